@@ -1,6 +1,7 @@
 //! Makes a pool full of small files, as fast as the engine can: what the import part imports.
 //!
-//! Through the facade and not through a mount: a million files through FUSE would be minutes of the kernel's time.
+//! Through the facade and not through a mount: a million files through FUSE would be minutes of the
+//! kernel's time.
 
 use crate::engine::{Options, Result, Volume};
 use std::sync::Arc;

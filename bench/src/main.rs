@@ -1,12 +1,15 @@
 //! Measures zilla beside its peers: `zilla-bench run`, or `cargo xtask bench`.
 //!
-//! `run` is the driver: it takes zilla and the peers by turns, so that a noisy moment of the machine hits both, repeats that a few
-//! times, and prints medians and ratios. Each measurement is a process of its own, because CPU time, page faults and thread
-//! switches are counted for a process. `engine` is one such process, the counterpart of OpenZFS's `dmubench` with the same options
-//! and the same JSON; `sync` is another, of writes that are stable when they return; `modelled` runs the published tests of log devices on
-//! modelled disks, in virtual time, so that it needs neither disks nor a quiet machine, and one of them also through the kernel, in real
-//! time, and what cache devices bring on modelled ones; `streams` is one measurement of sends, receives,
-//! encryption, deduplication or clones; `files` makes the pool that the import part imports.
+//! `run` is the driver: it takes zilla and the peers by turns, so that a noisy moment of the
+//! machine hits both, repeats that a few times, and prints medians and ratios. Each measurement is
+//! a process of its own, because CPU time, page faults and thread switches are counted for a
+//! process. `engine` is one such process, the counterpart of OpenZFS's `dmubench` with the same
+//! options and the same JSON; `sync` is another, of writes that are stable when they return;
+//! `modelled` runs the published tests of log devices on modelled disks, in virtual time, so that
+//! it needs neither disks nor a quiet machine, and one of them also through the kernel, in real
+//! time, and what cache devices bring on modelled ones; `streams` is one measurement of sends,
+//! receives, encryption, deduplication or clones; `files` makes the pool that the import part
+//! imports.
 //!
 //! Peers are never linked: they are programs that the driver finds or builds (`driver/peers.rs`).
 

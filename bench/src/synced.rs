@@ -1,5 +1,5 @@
-//! One measurement of synchronous writes: threads that write 8 KiB at random places of a file and fsync it, through the facade, on a
-//! pool of its own.
+//! One measurement of synchronous writes: threads that write 8 KiB at random places of a file and
+//! fsync it, through the facade, on a pool of its own.
 
 use crate::engine::{Options, Result, Volume};
 use crate::meter::Mark;

@@ -1,5 +1,5 @@
-//! Any bytes as a request of the control protocol: refused, or a request that says the same when written and read again; and
-//! any text as names, properties and sizes.
+//! Any bytes as a request of the control protocol: refused, or a request that says the same when
+//! written and read again; and any text as names, properties and sizes.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use serde::Serialize;

@@ -1,4 +1,5 @@
-//! A pool that an attacker changed, with every checksum right: the bytes choose what is changed, and into what.
+//! A pool that an attacker changed, with every checksum right: the bytes choose what is changed,
+//! and into what.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use std::sync::OnceLock;

@@ -1,4 +1,5 @@
-//! Wrapped keys of any bytes, as a raw stream has them: refused, or the same when written again; and none opens.
+//! Wrapped keys of any bytes, as a raw stream has them: refused, or the same when written again;
+//! and none opens.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use zilla_core::crypt::{DataKey, KeyFormat, WrappingKey};

@@ -1,4 +1,5 @@
-//! Send streams of any bytes: as records in both orders, as a whole, and as the token of one that was interrupted.
+//! Send streams of any bytes: as records in both orders, as a whole, and as the token of one that
+//! was interrupted.
 #![no_main]
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! ZAP blocks: read, changed and split. A leaf that passes `verify` must pass it after every change.
+//! ZAP blocks: read, changed and split. A leaf that passes `verify` must pass it after every
+//! change.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use zilla_ondisk::ByteOrder;

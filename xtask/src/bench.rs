@@ -1,5 +1,5 @@
-//! Runs the benchmarks. They are a program of their own (`bench/`), which needs the engine; this only builds it in release, with the
-//! daemon and the commands that it measures, and calls it.
+//! Runs the benchmarks. They are a program of their own (`bench/`), which needs the engine; this
+//! only builds it in release, with the daemon and the commands that it measures, and calls it.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};

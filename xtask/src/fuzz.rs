@@ -1,7 +1,8 @@
 //! Runs the fuzz targets one after the other; a finding is a failure.
 //!
-//! `fuzz/` is a workspace of its own because its sanitizer flags must not leak into the product's build. It needs
-//! `cargo-fuzz` and a nightly compiler; where they are missing this says so and fails rather than passing by doing nothing.
+//! `fuzz/` is a workspace of its own because its sanitizer flags must not leak into the product's
+//! build. It needs `cargo-fuzz` and a nightly compiler; where they are missing this says so and
+//! fails rather than passing by doing nothing.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};

@@ -1,7 +1,8 @@
-//! The FUSE part: files through a mount, beside zfs-fuse, btrfs and a passthrough that only shows what FUSE costs.
+//! The FUSE part: files through a mount, beside zfs-fuse, btrfs and a passthrough that only shows
+//! what FUSE costs.
 //!
-//! The judges' driver (`fs_peers.py`) does the measuring, in a mount namespace of its own; `bench/fs_zilla.py` adds zilla to its
-//! peers. It needs root (loop devices, mounts) and fio.
+//! The judges' driver (`fs_peers.py`) does the measuring, in a mount namespace of its own;
+//! `bench/fs_zilla.py` adds zilla to its peers. It needs root (loop devices, mounts) and fio.
 
 use super::report::{median, number, table};
 use super::{Options, peers};
@@ -15,7 +16,8 @@ use std::process::Command;
 const FILES: u64 = 20_000;
 const FILES_LESS: u64 = 15_000;
 
-/// What the project has promised of a workload: at least so many times zfs-fuse, so much of the passthrough, and of btrfs.
+/// What the project has promised of a workload: at least so many times zfs-fuse, so much of the
+/// passthrough, and of btrfs.
 fn promise(workload: &str) -> (Option<f64>, Option<f64>, Option<f64>) {
     match workload {
         "seqwrite1m" | "seqread1m cold" => (Some(2.0), None, None),
@@ -43,7 +45,8 @@ pub fn run(o: &Options) -> Result<Value> {
     measure(o, &o.dir.join("fs"), &o.only, "mem")
 }
 
-/// The workloads with `only` in their names, on files in `dir`, which is in memory (`mem`) or on a disk (`disk`).
+/// The workloads with `only` in their names, on files in `dir`, which is in memory (`mem`) or on a
+/// disk (`disk`).
 pub fn measure(o: &Options, dir: &Path, only: &str, media: &str) -> Result<Value> {
     let judges = peers::judges(o)?;
     let mut names = vec!["zilla"];

@@ -1,5 +1,5 @@
-//! The import part: how long `zpool import` of a pool of a million files takes, mount included, and how large the daemon is when it has
-//! nothing to do after that.
+//! The import part: how long `zpool import` of a pool of a million files takes, mount included, and
+//! how large the daemon is when it has nothing to do after that.
 
 use super::daemon::Daemon;
 use super::report::{median, number, table};

@@ -1,4 +1,5 @@
-//! The kernels part: each routine on one core at 128 KiB, the best of ours beside the best of OpenZFS's.
+//! The kernels part: each routine on one core at 128 KiB, the best of ours beside the best of
+//! OpenZFS's.
 
 use super::Options;
 use super::report::{median, number, table};
@@ -22,8 +23,9 @@ fn promise(kernel: &str) -> Option<f64> {
     }
 }
 
-/// `raidz2-parity-Avx2/random` is implementation `Avx2` of `raidz2-parity/random`; `sha256-together/random`
-/// is `sha256/random` of several blocks at once, as a batch of writes is hashed.
+/// `raidz2-parity-Avx2/random` is implementation `Avx2` of `raidz2-parity/random`;
+/// `sha256-together/random` is `sha256/random` of several blocks at once, as a batch of writes is
+/// hashed.
 fn routine(kernel: &str) -> Option<String> {
     let (name, data) = kernel.split_once('/')?;
     let tails = ["Scalar", "Sse2", "Ssse3", "Avx2", "Avx512", "Avx512Gfni", "together"];

@@ -23,9 +23,10 @@ pub fn describe() -> Value {
     })
 }
 
-/// Whether this is a virtual machine that gives its free memory back to the host (free page reporting, VIRTIO_BALLOON_F_REPORTING). What is
-/// written to such memory next waits for the host: a file of 1 GiB in memory took 4.5 s to write instead of 1.1. Which of two programs
-/// meets it is chance.
+/// Whether this is a virtual machine that gives its free memory back to the host (free page
+/// reporting, VIRTIO_BALLOON_F_REPORTING). What is written to such memory next waits for the host:
+/// a file of 1 GiB in memory took 4.5 s to write instead of 1.1. Which of two programs meets it is
+/// chance.
 fn gives_memory_back() -> bool {
     const FEATURE_REPORTING: usize = 5;
     // Blocks of more than 2^10 pages are never free, so an order above that ends it.

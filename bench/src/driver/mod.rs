@@ -1,8 +1,8 @@
 //! The driver: zilla and its peers by turns, medians, ratios, a table and a file.
 //!
-//! A round goes over all workloads and within a workload over all sides, so that whatever else the machine does hits every side
-//! alike; figures of different runs are never to be compared, ratios within one are. CPU seconds per GiB count the process alone
-//! and are steady where MB/s is not.
+//! A round goes over all workloads and within a workload over all sides, so that whatever else the
+//! machine does hits every side alike; figures of different runs are never to be compared, ratios
+//! within one are. CPU seconds per GiB count the process alone and are steady where MB/s is not.
 
 mod daemon;
 mod fuse;
@@ -160,7 +160,8 @@ fn engine(o: &Options, peer: Option<&Path>) -> Result<Value> {
             row.zilla.push(one(Command::new(&me).arg("engine").args(&args))?);
             if let Some(peer) = peer {
                 let mut command = peers::quiet_allocator(Command::new(peer));
-                // The volume here is a bare object, whose writes are not logged; so the peer does not log its asynchronous ones either.
+                // The volume here is a bare object, whose writes are not logged; so the peer does
+                // not log its asynchronous ones either.
                 row.peer.push(one(command.args(&args).args(["--zil", "0"]).args(workloads::PEER_LIMITS))?);
             }
         }

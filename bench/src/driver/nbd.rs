@@ -1,10 +1,10 @@
 //! The NBD part: a volume through the daemon, beside qemu-nbd with a qcow2 and a raw file, by fio's
 //! NBD client.
 //!
-//! All servers run at once, each on a file in the driver's folder, which is in memory by default; the
-//! file was written in full before. Each workload goes to one server after the other. What a request
-//! costs is the server's CPU time and its thread switches; system calls would need a tracer, which
-//! changes what is measured.
+//! All servers run at once, each on a file in the driver's folder, which is in memory by default;
+//! the file was written in full before. Each workload goes to one server after the other. What a
+//! request costs is the server's CPU time and its thread switches; system calls would need a
+//! tracer, which changes what is measured.
 
 use super::daemon::Daemon;
 use super::report::{median, number, table};

@@ -1,8 +1,10 @@
-//! Finding the peers, or building them. They live outside the product and are only ever run as programs.
+//! Finding the peers, or building them. They live outside the product and are only ever run as
+//! programs.
 //!
-//! `dmubench` drives OpenZFS's own engine in userspace. Its source and build script are the judges' (`peers/` of the folder named by
-//! `ZILLA_JUDGES`, by default `../shared/judges` beside the checkout); the engine's source is fetched from the distribution. A release
-//! build matters: the distribution's library has all assertions on and needs twice the CPU.
+//! `dmubench` drives OpenZFS's own engine in userspace. Its source and build script are the judges'
+//! (`peers/` of the folder named by `ZILLA_JUDGES`, by default `../shared/judges` beside the
+//! checkout); the engine's source is fetched from the distribution. A release build matters: the
+//! distribution's library has all assertions on and needs twice the CPU.
 
 use super::Options;
 use crate::engine::Result;
@@ -94,7 +96,8 @@ pub fn zfs_fuse(o: &Options) -> Result<()> {
     Ok(())
 }
 
-/// libfuse's example that passes everything through: what FUSE costs when the server does next to nothing.
+/// libfuse's example that passes everything through: what FUSE costs when the server does next to
+/// nothing.
 pub fn passthrough(o: &Options) -> Result<()> {
     const SOURCE: &str = "/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c";
     let program = o.peers.join("passthrough_ll");
@@ -107,8 +110,8 @@ pub fn passthrough(o: &Options) -> Result<()> {
     if status.success() { Ok(()) } else { Err("install libfuse3-dev and pkg-config to build it".into()) }
 }
 
-/// OpenZFS's engine takes and gives back its buffers all the time; with an allocator that keeps pages it is up to twice as
-/// fast, and only that comparison is worth making.
+/// OpenZFS's engine takes and gives back its buffers all the time; with an allocator that keeps
+/// pages it is up to twice as fast, and only that comparison is worth making.
 pub fn quiet_allocator(mut command: Command) -> Command {
     if Path::new(JEMALLOC).exists() {
         command.env("LD_PRELOAD", JEMALLOC);

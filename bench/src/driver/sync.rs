@@ -1,8 +1,9 @@
 //! The sync part: 8 KiB writes that are stable when they return, on the real disk.
 //!
-//! Through the facade beside fio (a plain pwrite and fdatasync of a file on the same disk) and OpenZFS's engine; and through a mount
-//! beside zfs-fuse and btrfs, by the judges' driver. All files lie in one folder of the disk (`--disk`), every byte of them written
-//! before anything is timed.
+//! Through the facade beside fio (a plain pwrite and fdatasync of a file on the same disk) and
+//! OpenZFS's engine; and through a mount beside zfs-fuse and btrfs, by the judges' driver. All
+//! files lie in one folder of the disk (`--disk`), every byte of them written before anything is
+//! timed.
 
 use super::report::{median, number, table};
 use super::{Options, fuse, one, peers};
@@ -18,7 +19,8 @@ const POOL: &str = "4G";
 /// A txg lasts up to five seconds, and the first ones touch memory that is fresh.
 const LEAST_SECONDS: f64 = 20.0;
 
-/// What is promised: of fio with one thread by one thread and by 32, and of OpenZFS's engine at each number.
+/// What is promised: of fio with one thread by one thread and by 32, and of OpenZFS's engine at
+/// each number.
 const ONE: f64 = 0.85;
 const MANY: f64 = 3.0;
 const ENGINE: f64 = 3.0;
@@ -95,7 +97,8 @@ fn fio(file: &str, threads: &str, seconds: &str) -> Result<Value> {
     ];
     let file = format!("--filename={file}");
     let size = format!("--size={FILE}");
-    // Makes the file, or finds it: its blocks are written, and so no file system has anything but data to make stable.
+    // Makes the file, or finds it: its blocks are written, and so no file system has anything but
+    // data to make stable.
     let laid = Command::new("fio")
         .args(["--name=lay", "--rw=write", "--bs=1M", "--end_fsync=1", &file, &size])
         .output()

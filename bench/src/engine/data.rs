@@ -1,5 +1,6 @@
-//! What is written: every 4 KiB begins with so many per cent of random bytes, the rest is zero but for a counter at its end, so that
-//! no block is all zero. At 50 per cent it compresses about 2:1 in any codec. The same bytes as `dmubench` makes of the same seed.
+//! What is written: every 4 KiB begins with so many per cent of random bytes, the rest is zero but
+//! for a counter at its end, so that no block is all zero. At 50 per cent it compresses about 2:1
+//! in any codec. The same bytes as `dmubench` makes of the same seed.
 
 pub const SIZE: usize = 64 << 20;
 const PAGE: usize = 4096;

@@ -1,8 +1,10 @@
-//! One measurement of zilla's engine: a volume-like object on a fresh pool, driven as `dmubench` drives OpenZFS's.
+//! One measurement of zilla's engine: a volume-like object on a fresh pool, driven as `dmubench`
+//! drives OpenZFS's.
 //!
-//! Same data, same backing files, same order of events: the files are written in full first, every record of the volume exists
-//! before anything is timed, reads come after an export, a drop of the host's cache and an import, and a write's time
-//! includes the sync of what it dirtied. The clients are threads of their own that call the engine and wait, as a server's would.
+//! Same data, same backing files, same order of events: the files are written in full first, every
+//! record of the volume exists before anything is timed, reads come after an export, a drop of the
+//! host's cache and an import, and a write's time includes the sync of what it dirtied. The clients
+//! are threads of their own that call the engine and wait, as a server's would.
 
 pub mod data;
 mod job;
@@ -57,7 +59,8 @@ pub fn main(args: lexopt::Parser) -> Result<()> {
     volume.destroy()
 }
 
-/// Name, what is done, the size of a request, and whether the volume is brought into the cache first.
+/// Name, what is done, the size of a request, and whether the volume is brought into the cache
+/// first.
 fn workload(name: &str) -> Option<(Kind, u64, bool)> {
     const K: u64 = 1024;
     Some(match name {

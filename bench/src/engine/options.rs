@@ -95,7 +95,8 @@ impl Options {
                 let n = fresh.len().min((self.file_size - at) as usize);
                 file.write_all_at(&fresh[..n], at)?;
             }
-            // Nor is it to be written back while anything is measured, or in the way of what goes past the host's cache.
+            // Nor is it to be written back while anything is measured, or in the way of what goes
+            // past the host's cache.
             file.sync_all()?;
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
         }

@@ -1,4 +1,5 @@
-//! The pool and the object that is measured: an objset of type volume with its data in object 1, as OpenZFS lays out a volume.
+//! The pool and the object that is measured: an objset of type volume with its data in object 1, as
+//! OpenZFS lays out a volume.
 
 use super::Result;
 use super::job::Outcome;
@@ -36,7 +37,8 @@ const DIRTY: u64 = 256 << 20;
 const DBUF_CACHE_SHIFT: u32 = 5;
 
 impl Volume {
-    /// A fresh pool on the backing files; `workers` threads run the engine (0: as many as there are cores).
+    /// A fresh pool on the backing files; `workers` threads run the engine (0: as many as there are
+    /// cores).
     pub fn pool(o: &Options, workers: usize) -> Result<(Env, Arc<Spa>)> {
         let env = real_env(workers);
         let leaves = o.files.iter().map(|path| LeafSpec { path: path.clone(), disk: false });

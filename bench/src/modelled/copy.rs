@@ -1,9 +1,11 @@
-//! The copy test of a media house: a large tree copied with sync to a mirror of USB disks, with no log device, with four USB sticks side
-//! by side, with two mirrored pairs of them, and with one SSD.
+//! The copy test of a media house: a large tree copied with sync to a mirror of USB disks, with no
+//! log device, with four USB sticks side by side, with two mirrored pairs of them, and with one
+//! SSD.
 //!
-//! The published gains over no log were 10 %, 10 % and 20 %. The tree here: folders of files from a few KiB to some MiB, written in
-//! pieces of 128 KiB, each file made stable before the next, by four writers, as a copy over NFS does. The time is that until the last file is
-//! stable; the tree (2.7 GB) is larger than what may be dirty, so that the disks cannot put all of their part off.
+//! The published gains over no log were 10 %, 10 % and 20 %. The tree here: folders of files from a
+//! few KiB to some MiB, written in pieces of 128 KiB, each file made stable before the next, by
+//! four writers, as a copy over NFS does. The time is that until the last file is stable; the tree
+//! (2.7 GB) is larger than what may be dirty, so that the disks cannot put all of their part off.
 
 use super::perrin::random;
 use super::rig::{Devices, Rig, Shape, virtual_world};
@@ -73,7 +75,8 @@ fn one(logs: Option<Devices>) -> Result<f64> {
     Ok(bytes as f64 / time.as_secs_f64() / 1e6)
 }
 
-/// One writer's folder. Sizes are spread evenly over the orders of magnitude, as those of people's files are.
+/// One writer's folder. Sizes are spread evenly over the orders of magnitude, as those of people's
+/// files are.
 async fn copy(env: Env, fs: Arc<Filesystem>, n: u64, data: Bytes) -> zilla::Result<u64> {
     let new = |mode| NewFile::new(mode, Cred::default());
     let folder = fs.create(fs.root(), format!("folder{n}").as_bytes(), new(0o040_755)).await?.node;

@@ -1,7 +1,7 @@
 //! 1 MiB writes with O_DSYNC and a log device: how much of the device's bandwidth they reach.
 //!
-//! The log device is a modelled SATA SSD, whose profile says what it writes a second; behind it are eight disks, so that what the
-//! txgs write is not the limit.
+//! The log device is a modelled SATA SSD, whose profile says what it writes a second; behind it are
+//! eight disks, so that what the txgs write is not the limit.
 
 use super::perrin::{self, Load};
 use super::rig::{Devices, Shape};

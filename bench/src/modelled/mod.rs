@@ -1,7 +1,7 @@
 //! What log devices are worth: published tests, and large writes, run on modelled devices in
 //! virtual time; the first of them also through the kernel, in real time. And how fast scrubs and
-//! resilvers are ([`scan`], a part of its own), also at the size of a published story ([`story`]); and
-//! overwrites of parts of a volume's records ([`volume`]).
+//! resilvers are ([`scan`], a part of its own), also at the size of a published story ([`story`]);
+//! and overwrites of parts of a volume's records ([`volume`]).
 //!
 //! Each part prints its table beside what was published and returns it; [`plots`] draws them.
 
@@ -24,7 +24,8 @@ use plot::{Group, bars};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Seconds of each measurement: several txgs, for between two of them a log device that is quicker than the pool fills and empties.
+/// Seconds of each measurement: several txgs, for between two of them a log device that is quicker
+/// than the pool fills and empties.
 pub const SECONDS: u64 = 16;
 
 /// All parts but [`scan`], or those with `only` in their name; the first on so many `disks` and

@@ -1,7 +1,9 @@
-//! Synchronous writes through the kernel: threads of this process and a file below a mount point, on modelled devices in real time.
+//! Synchronous writes through the kernel: threads of this process and a file below a mount point,
+//! on modelled devices in real time.
 //!
-//! The pool is that of the measurements in virtual time, and the figures are lower by what computing costs on this machine, the ways
-//! through the kernel, and timers, which wake who waits for a modelled device a little late.
+//! The pool is that of the measurements in virtual time, and the figures are lower by what
+//! computing costs on this machine, the ways through the kernel, and timers, which wake who waits
+//! for a modelled device a little late.
 
 use super::perrin::{self, Gauge, Load};
 use super::rig::{Devices, POOL, Rig};

@@ -1,6 +1,6 @@
-//! Neil Perrin's test of log devices: 32 threads that write 8 KiB with O_DSYNC at random places of a 400 MB file, on 1, 2, 4 and 8
-//! disks, without a log device, with 1, 2 and 4 of the same kind, and with one NVRAM card. Through the facade, or through the kernel
-//! (`mounted.rs`).
+//! Neil Perrin's test of log devices: 32 threads that write 8 KiB with O_DSYNC at random places of
+//! a 400 MB file, on 1, 2, 4 and 8 disks, without a log device, with 1, 2 and 4 of the same kind,
+//! and with one NVRAM card. Through the facade, or through the kernel (`mounted.rs`).
 //!
 //! Source of the published figures: his article "slog blog (or blogging on slogging)" of 2007.
 

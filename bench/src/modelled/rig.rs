@@ -1,8 +1,10 @@
 //! A pool on modelled devices, in virtual or in real time.
 //!
-//! The engine is the real one; the devices hold their data in memory and take as long as their profile says, by the clock of the world
-//! in which they stand. In the simulator's a figure is what the devices allow, the same in every run and on every machine, and says
-//! nothing about what the engine costs in CPU. In the real one that comes on top, and what the kernel costs, if the way leads through it.
+//! The engine is the real one; the devices hold their data in memory and take as long as their
+//! profile says, by the clock of the world in which they stand. In the simulator's a figure is what
+//! the devices allow, the same in every run and on every machine, and says nothing about what the
+//! engine costs in CPU. In the real one that comes on top, and what the kernel costs, if the way
+//! leads through it.
 
 use crate::engine::Result;
 use std::collections::BTreeMap;
@@ -121,7 +123,8 @@ impl Opener for Modelled {
     }
 }
 
-/// A world in which computing takes no time. It ends with the [`Sim`]: keep that as long as a rig stands in it.
+/// A world in which computing takes no time. It ends with the [`Sim`]: keep that as long as a rig
+/// stands in it.
 pub fn virtual_world() -> Sim {
     seeded_world(1)
 }
@@ -187,7 +190,8 @@ impl Rig {
         Ok(Rig { env, spa, fs })
     }
 
-    /// Ends the pool. A virtual world's end does that too; in the real one the pool would go on beside the next.
+    /// Ends the pool. A virtual world's end does that too; in the real one the pool would go on
+    /// beside the next.
     pub fn close(self) -> Result<()> {
         drop(self.fs);
         Ok(self.env.block_on(self.spa.close(Some(PoolState::Destroyed)))?)

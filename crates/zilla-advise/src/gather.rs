@@ -233,8 +233,8 @@ impl Analysis {
         let mut this = self;
         let (counted, from) = this.slices.since(this.last / 2000);
         let counted_seconds = (this.last as f64 / 1e6 - from as f64 / 1e3).max(1e-3);
-        // Who waits on the average is there (Little's law), also where it is a file's read-ahead, which
-        // goes on beside the reader that it is for.
+        // Who waits on the average is there (Little's law), also where it is a file's read-ahead,
+        // which goes on beside the reader that it is for.
         let waited = counted.of(Found::Pool).1.saturating_add(counted.of(Found::OnItsWay).1);
         let at_once = waited as f64 / 1e6 / counted_seconds;
         let readers = this.crowd.size().max(at_once.round() as u64);

@@ -1,8 +1,9 @@
 //! Options as getopt_long(3) reads them.
 //!
-//! OpenZFS's commands are built on it, and scripts lean on its details: short options in a bundle, a value in
-//! the same word or the next, options after operands, `--`, long names cut short where that is unambiguous. The
-//! library crates that parse options differ in one or another of these, hence a hundred lines of our own.
+//! OpenZFS's commands are built on it, and scripts lean on its details: short options in a bundle,
+//! a value in the same word or the next, options after operands, `--`, long names cut short where
+//! that is unambiguous. The library crates that parse options differ in one or another of these,
+//! hence a hundred lines of our own.
 
 /// A long option: its name, whether it takes a value, and the letter it stands for.
 pub type Long = (&'static str, bool, char);
@@ -18,8 +19,9 @@ pub enum Opt {
     Unknown(char, String),
 }
 
-/// Splits `args` into options and operands. `shorts` is getopt's string: a letter, and a colon where it takes a
-/// value. A colon before the first tells a value that is missing from an option that is not known.
+/// Splits `args` into options and operands. `shorts` is getopt's string: a letter, and a colon
+/// where it takes a value. A colon before the first tells a value that is missing from an option
+/// that is not known.
 pub fn parse(args: &[String], shorts: &str, longs: &[Long]) -> (Vec<Opt>, Vec<String>) {
     let mut options = Vec::new();
     let mut operands = Vec::new();

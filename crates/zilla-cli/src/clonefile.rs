@@ -1,4 +1,5 @@
-//! `zilla clone-file`: a new file that shares all blocks of another, within a file system or between those of a pool.
+//! `zilla clone-file`: a new file that shares all blocks of another, within a file system or
+//! between those of a pool.
 
 use crate::args;
 use crate::cx::{Cx, Run};

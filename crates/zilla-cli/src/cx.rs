@@ -1,8 +1,8 @@
 //! What every command needs: its output, the daemon, and ways to end.
 //!
-//! Output is buffered and flushed before anything goes to standard error, so the two keep their order at a
-//! terminal. A reader that closes the pipe early ends the command quietly. The daemon is started by the first
-//! request, so wrong usage costs nothing.
+//! Output is buffered and flushed before anything goes to standard error, so the two keep their
+//! order at a terminal. A reader that closes the pipe early ends the command quietly. The daemon is
+//! started by the first request, so wrong usage costs nothing.
 
 use std::io::{BufWriter, Stdout, Write};
 use zilla_control::types::{PoolInfo, PoolLog, PoolQuery};
@@ -132,8 +132,8 @@ impl Cx {
         self.client.as_mut().ok_or(Exit(1))
     }
 
-    /// Asks the daemon. The outer error is about the connection and has been printed; the inner one is the
-    /// daemon's answer.
+    /// Asks the daemon. The outer error is about the connection and has been printed; the inner one
+    /// is the daemon's answer.
     pub fn call<O: Operation>(&mut self, request: &O) -> Result<Result<O::Reply, ApiError>, Exit> {
         let answer = self.client()?.call(request);
         self.answered(answer)
@@ -196,8 +196,8 @@ impl Cx {
         }
     }
 
-    /// Pools by name, sorted and each once, or all. A name that is not imported is complained about and makes
-    /// the second value true.
+    /// Pools by name, sorted and each once, or all. A name that is not imported is complained about
+    /// and makes the second value true.
     pub fn pools(&mut self, names: &[String], query: PoolQuery) -> Result<(Vec<PoolInfo>, bool), Exit> {
         let mut failed = false;
         let mut wanted = Vec::new();
@@ -226,8 +226,9 @@ impl Cx {
         Ok((pools, failed))
     }
 
-    /// Writes this command line to the history of a pool, as every command that changed one does at its end. A
-    /// pool that is gone or read-only has no history to write to, which is no failure of the command.
+    /// Writes this command line to the history of a pool, as every command that changed one does at
+    /// its end. A pool that is gone or read-only has no history to write to, which is no failure of
+    /// the command.
     pub fn log_history(&mut self, pool: &str) -> Result<(), Exit> {
         let request = PoolLog { name: pool.to_owned(), line: self.line.clone() };
         let _ = self.call(&request)?;
@@ -268,7 +269,8 @@ impl Out {
     }
 }
 
-/// Nobody reads any more, or the disk behind a redirection is full: either way there is nobody to tell.
+/// Nobody reads any more, or the disk behind a redirection is full: either way there is nobody to
+/// tell.
 fn check(outcome: std::io::Result<()>) {
     if let Err(e) = outcome {
         if e.kind() != std::io::ErrorKind::BrokenPipe {

@@ -1,7 +1,8 @@
 //! A command's own file: it becomes `zilla`, called by the command's name.
 //!
 //! All commands are one program, so that one is linked instead of five. A file for each name lets
-//! `target/release/zpool` work straight after `cargo build`; an installation puts links in their place.
+//! `target/release/zpool` work straight after `cargo build`; an installation puts links in their
+//! place.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};

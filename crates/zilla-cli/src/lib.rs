@@ -1,13 +1,14 @@
 //! The commands: `zpool`, `zfs` and `zdb` as OpenZFS has them, and `zilla` that is all of them.
 //!
-//! A command parses its arguments ([`args`]), asks the daemon for facts ([`cx`]) and prints them ([`fmt`]).
-//! Nothing here knows how a pool works but [`zdb`], which looks into pools that no daemon has; everything here knows what OpenZFS
-//! prints: options, columns, sentences and exit codes are its, so that habits, scripts and its test suite go on working. Exit codes: 0
-//! done, 1 failed, 2 wrong usage or not supported by zilla yet.
+//! A command parses its arguments ([`args`]), asks the daemon for facts ([`cx`]) and prints them
+//! ([`fmt`]). Nothing here knows how a pool works but [`zdb`], which looks into pools that no
+//! daemon has; everything here knows what OpenZFS prints: options, columns, sentences and exit
+//! codes are its, so that habits, scripts and its test suite go on working. Exit codes: 0 done, 1
+//! failed, 2 wrong usage or not supported by zilla yet.
 //!
-//! All commands and the daemon are one program, `zilla`, which goes by the name it was called by; `zilla pool list` and
-//! `zilla zpool list` work where no links were made. A command has no async runtime: it starts,
-//! talks to the daemon over one socket and ends.
+//! All commands and the daemon are one program, `zilla`, which goes by the name it was called by;
+//! `zilla pool list` and `zilla zpool list` work where no links were made. A command has no async
+//! runtime: it starts, talks to the daemon over one socket and ends.
 
 // Before all others: its macros are theirs too.
 #[macro_use]

@@ -1,11 +1,13 @@
-//! `help TOPIC`: the manual page of a command or concept, or the command's usage where no manual is installed.
+//! `help TOPIC`: the manual page of a command or concept, or the command's usage where no manual is
+//! installed.
 //!
-//! The pages are `docs/man`. Pages that lie beside an installed program (`PREFIX/share/man`) are found
-//! without any setting.
+//! The pages are `docs/man`. Pages that lie beside an installed program (`PREFIX/share/man`) are
+//! found without any setting.
 
 use std::process::{Command, Stdio};
 
-/// Shows the page of a command of `program` (`zpool`, `zfs`), or of a concept. Whether there is one.
+/// Shows the page of a command of `program` (`zpool`, `zfs`), or of a concept. Whether there is
+/// one.
 pub fn show(program: &str, topic: &str) -> bool {
     let is_word = topic.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') && !topic.starts_with('-');
     // Not the page of the bare word: other programs have commands called `set` or `list`.

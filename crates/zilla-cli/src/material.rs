@@ -1,7 +1,8 @@
 //! Key material: asked for at the terminal, read from standard input, a file or a server.
 //!
-//! What is read is checked for its form before it goes to the daemon as bytes. The terminal does not show what is typed, also when
-//! the command is interrupted meanwhile: its settings are put back by a guard, and the interrupt waits until then.
+//! What is read is checked for its form before it goes to the daemon as bytes. The terminal does
+//! not show what is typed, also when the command is interrupted meanwhile: its settings are put
+//! back by a guard, and the interrupt waits until then.
 
 use crate::cx::Cx;
 use rustix::termios::{LocalModes, OptionalActions, Termios, isatty, tcgetattr, tcsetattr};
@@ -109,7 +110,8 @@ impl Silent {
         let failed = |e: rustix::io::Errno| e.to_string();
         let before = tcgetattr(std::io::stdin()).map_err(failed)?;
         let mut quiet = before.clone();
-        // Interrupting would leave the terminal so: the key for it is one like others until the line is there.
+        // Interrupting would leave the terminal so: the key for it is one like others until the
+        // line is there.
         quiet.local_modes -= LocalModes::ECHO | LocalModes::ECHOE | LocalModes::ECHOK | LocalModes::ECHONL;
         tcsetattr(std::io::stdin(), OptionalActions::Flush, &quiet).map_err(failed)?;
         Ok(Silent(before))

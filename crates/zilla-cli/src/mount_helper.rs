@@ -1,8 +1,9 @@
 //! `mount.zfs`: what `mount -t zfs` and the lines of /etc/fstab call; `mount.fuse.zfs`: what
 //! `mount -o remount` calls, by the type that the kernel has for what is mounted.
 //!
-//! It is for file systems with `mountpoint=legacy`; another one's place is its property's, and is mounted elsewhere only with the option
-//! `zfsutil`, as OpenZFS has it. The exit codes are those of mount(8).
+//! It is for file systems with `mountpoint=legacy`; another one's place is its property's, and is
+//! mounted elsewhere only with the option `zfsutil`, as OpenZFS has it. The exit codes are those of
+//! mount(8).
 
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};

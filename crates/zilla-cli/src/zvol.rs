@@ -101,7 +101,8 @@ fn loops(cx: &mut Cx, file: &Path) -> Option<Vec<String>> {
 
 fn attach(cx: &mut Cx, name: &str, readonly: bool) -> Run {
     let action = format!("cannot attach '{name}'");
-    // Devices that a killed daemon left are known by its dead mount, which asking for files replaces.
+    // Devices that a killed daemon left are known by its dead mount, which asking for files
+    // replaces.
     if let Ok(dir) = StateDir::to_ask() {
         zilla_daemon::keeper::clear_stale(&dir.zvol_dir());
     }

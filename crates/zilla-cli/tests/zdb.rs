@@ -1,8 +1,8 @@
 //! `zdb` on pools that OpenZFS made, beside OpenZFS's own where that is installed.
 //!
-//! The pools are the corpus kept under `tests/interop`. What scripts look at must be the same to the letter; where OpenZFS's zdb is
-//! missing its answers are missing, and what is true of every pool is checked all the same. OpenZFS's is asked for by its whole path: ours
-//! has the same name.
+//! The pools are the corpus kept under `tests/interop`. What scripts look at must be the same to
+//! the letter; where OpenZFS's zdb is missing its answers are missing, and what is true of every
+//! pool is checked all the same. OpenZFS's is asked for by its whole path: ours has the same name.
 
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -68,7 +68,8 @@ impl Set {
         self.ask(OURS, args)
     }
 
-    /// Our answer, which must be theirs where they are there to be asked, but for lines they alone have.
+    /// Our answer, which must be theirs where they are there to be asked, but for lines they alone
+    /// have.
     #[track_caller]
     fn same(&self, args: &[&str], only_theirs: &[&str]) -> Done {
         let ours = self.ours(args);

@@ -1,8 +1,10 @@
-//! How fast the kernels are on one core, in CPU time: `kernels [FILE] [--only PART] [--block BYTES] [--ms N] [--json]`.
+//! How fast the kernels are on one core, in CPU time: `kernels [FILE] [--only PART] [--block BYTES]
+//! [--ms N] [--json]`.
 //!
-//! GB/s is 10^9 bytes of a block's logical size per second of this thread's CPU time. Blocks go round a small
-//! set that fits the L2, as a block that was just copied or compressed would be found. Compression is measured
-//! on "half" (half of every 4 KiB random, the rest zero), on random data and on FILE where one is given.
+//! GB/s is 10^9 bytes of a block's logical size per second of this thread's CPU time. Blocks go
+//! round a small set that fits the L2, as a block that was just copied or compressed would be
+//! found. Compression is measured on "half" (half of every 4 KiB random, the rest zero), on random
+//! data and on FILE where one is given.
 
 use std::hint::black_box;
 

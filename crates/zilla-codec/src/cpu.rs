@@ -1,7 +1,8 @@
 //! Which SIMD kernels this CPU can run, found once and kept.
 //!
-//! `is_x86_feature_detected!` caches too, but asks several bits; kernels are chosen per block, so the answer
-//! is folded to one byte here. Levels are cumulative: a CPU of one level runs the kernels of those below.
+//! `is_x86_feature_detected!` caches too, but asks several bits; kernels are chosen per block, so
+//! the answer is folded to one byte here. Levels are cumulative: a CPU of one level runs the
+//! kernels of those below.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

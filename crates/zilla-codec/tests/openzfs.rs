@@ -1,8 +1,9 @@
-//! Blocks that the OpenZFS kernel module wrote: their checksums come out, and files decompress to what was
-//! read through the mounted file system.
+//! Blocks that the OpenZFS kernel module wrote: their checksums come out, and files decompress to
+//! what was read through the mounted file system.
 //!
-//! `openzfs/extract.py` made the lists, from pools with a dataset for each checksum and each compression.
-//! ZILLA_BLOCKS names a folder with more of them: whole pools, which are too much for the repository.
+//! `openzfs/extract.py` made the lists, from pools with a dataset for each checksum and each
+//! compression. ZILLA_BLOCKS names a folder with more of them: whole pools, which are too much for
+//! the repository.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -120,8 +121,9 @@ fn check(folder: &Path, name: &str, seen: &mut Seen) {
     file.iter().for_each(File::check);
 }
 
-/// Our own compressor on OpenZFS's block: it must fit about where OpenZFS's fitted, and come back. What has
-/// no freedom in how to compress, or follows the same rules, must give OpenZFS's very bytes.
+/// Our own compressor on OpenZFS's block: it must fit about where OpenZFS's fitted, and come back.
+/// What has no freedom in how to compress, or follows the same rules, must give OpenZFS's very
+/// bytes.
 fn recompress(kind: Compress, stored: &[u8], block: &[u8]) {
     let spec = match compress::zstd_header(stored) {
         Ok((_, level)) if kind == Compress::Zstd => CompressSpec::zstd(level),

@@ -1,7 +1,9 @@
-//! RAID-Z rows that OpenZFS wrote: the parity comes out, and so does every column that is taken away.
+//! RAID-Z rows that OpenZFS wrote: the parity comes out, and so does every column that is taken
+//! away.
 //!
-//! `openzfs/rows.py` made the lists, that of raidz3 from a pool that ztest left; ZILLA_ROWS names a folder with
-//! more of them. ztest damages its disks as it goes: rows whose data is damaged say nothing and are left out.
+//! `openzfs/rows.py` made the lists, that of raidz3 from a pool that ztest left; ZILLA_ROWS names a
+//! folder with more of them. ztest damages its disks as it goes: rows whose data is damaged say
+//! nothing and are left out.
 
 use std::path::Path;
 

@@ -1,8 +1,10 @@
-//! A blocking client: one connection, HTTP/1.1 by hand, and the art of starting a daemon that is not there.
+//! A blocking client: one connection, HTTP/1.1 by hand, and the art of starting a daemon that is
+//! not there.
 //!
-//! The commands must start in a few milliseconds, so there is no runtime and no HTTP library here: a request is
-//! one `write`, a reply is a status line, a few headers and a body of known length. The peer is our own daemon,
-//! yet the reply is bounded all the same: a broken daemon must not take the command's memory with it.
+//! The commands must start in a few milliseconds, so there is no runtime and no HTTP library here:
+//! a request is one `write`, a reply is a status line, a few headers and a body of known length.
+//! The peer is our own daemon, yet the reply is bounded all the same: a broken daemon must not take
+//! the command's memory with it.
 
 use crate::error::ApiError;
 use crate::operations::{Envelope, Operation, Outcome, PROTOCOL};
@@ -74,8 +76,8 @@ impl Client {
         }
     }
 
-    /// Connects to a daemon that answers. One that just died may have left a connection in its queue, which is then reset:
-    /// better noticed with a question that changes nothing.
+    /// Connects to a daemon that answers. One that just died may have left a connection in its
+    /// queue, which is then reset: better noticed with a question that changes nothing.
     fn reach(dir: &StateDir) -> Result<Client, ClientError> {
         use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         let mut client = Client::connect(dir)?;
@@ -126,7 +128,8 @@ impl Client {
     }
 }
 
-/// Whoever listens must be who could have done anyway what he is asked for: this user, or root. Root may ask everyone.
+/// Whoever listens must be who could have done anyway what he is asked for: this user, or root.
+/// Root may ask everyone.
 pub(crate) fn check_peer(stream: &UnixStream, dir: &StateDir) -> Result<(), ClientError> {
     let fail = |error: std::io::Error| ClientError::Io { path: dir.socket(), error };
     let peer = rustix::net::sockopt::socket_peercred(stream).map_err(|e| fail(e.into()))?.uid;

@@ -1,9 +1,11 @@
 //! Handing a descriptor to the daemon: the pipe a stream goes through.
 //!
-//! HTTP carries no descriptors, so a client that wants to send or receive a stream opens a second connection, to a socket of its
-//! own in the daemon's folder, and sends one message: a random key, and the descriptor with it. The daemon answers with one byte when it
-//! has it. The request that follows on the first connection names the key. The second connection stays open as long as the stream
-//! lasts: what the daemon has to say meanwhile comes through it as lines, and when it is closed, because the client died, the daemon stops.
+//! HTTP carries no descriptors, so a client that wants to send or receive a stream opens a second
+//! connection, to a socket of its own in the daemon's folder, and sends one message: a random key,
+//! and the descriptor with it. The daemon answers with one byte when it has it. The request that
+//! follows on the first connection names the key. The second connection stays open as long as the
+//! stream lasts: what the daemon has to say meanwhile comes through it as lines, and when it is
+//! closed, because the client died, the daemon stops.
 
 use crate::client::ClientError;
 use crate::paths::StateDir;
@@ -55,7 +57,8 @@ pub fn hand_over(dir: &StateDir, fd: BorrowedFd<'_>) -> Result<Handed, ClientErr
 }
 
 impl Handed {
-    /// Gives each line to `show`, with whether it is for standard error, until the daemon has no more to say.
+    /// Gives each line to `show`, with whether it is for standard error, until the daemon has no
+    /// more to say.
     pub fn lines(self, mut show: impl FnMut(bool, &str)) {
         let mut lines = BufReader::new(self.conn);
         let mut line = Vec::new();

@@ -1,9 +1,9 @@
 //! What a `keylocation` holds as a key: how many bytes of it are read, their form, and how a server
 //! is asked.
 //!
-//! The commands read keys where a person loads them, and the daemon when it starts. Both go by these
-//! rules, and say what is wrong in OpenZFS's words. Nothing here is longer than a key may be, and
-//! what was read is overwritten by whoever read it ([`wipe`]).
+//! The commands read keys where a person loads them, and the daemon when it starts. Both go by
+//! these rules, and say what is wrong in OpenZFS's words. Nothing here is longer than a key may be,
+//! and what was read is overwritten by whoever read it ([`wipe`]).
 
 use std::io::{BufRead, Read};
 use std::process::{Command, Stdio};

@@ -1,7 +1,7 @@
 //! Names of users and groups, and their numbers, as the host knows them.
 //!
-//! The C library is asked, not `/etc/passwd`, because names may come from a directory service. Both the daemon (`userquota@name`) and
-//! the commands (`zfs userspace`, `zfs allow`) need this.
+//! The C library is asked, not `/etc/passwd`, because names may come from a directory service. Both
+//! the daemon (`userquota@name`) and the commands (`zfs userspace`, `zfs allow`) need this.
 
 use std::ffi::{CStr, CString, OsString};
 use std::os::unix::ffi::OsStringExt;
@@ -38,7 +38,8 @@ pub fn id_of(kind: Kind, name: &str) -> Option<u32> {
     match kind {
         Kind::User => ask(|buf| {
             let (mut entry, mut found) = (std::mem::MaybeUninit::uninit(), std::ptr::null_mut());
-            // SAFETY: all pointers are valid for the call; `entry` is read only where `found` says that it was filled.
+            // SAFETY: all pointers are valid for the call; `entry` is read only where `found` says
+            // that it was filled.
             unsafe {
                 let rc = libc::getpwnam_r(
                     name.as_ptr(),

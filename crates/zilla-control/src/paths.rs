@@ -31,7 +31,8 @@ pub const LOG_FILE: &str = "zillad.log";
 /// What the page for browsers lets in.
 pub const TOKEN_FILE: &str = "page.tokens";
 
-/// The folder of root's daemon. Not below `/run`: the list of pools in it must outlive a restart of the machine.
+/// The folder of root's daemon. Not below `/run`: the list of pools in it must outlive a restart of
+/// the machine.
 const ROOT_DIR: &str = "/var/lib/zilla";
 /// The folder of a user's daemon, below his home.
 const USER_DIR: &str = ".local/state/zilla";
@@ -52,8 +53,9 @@ impl StateDir {
 
     /// `ZILLA_DIR`; else `/var/lib/zilla` for root and `~/.local/state/zilla` for others.
     ///
-    /// It follows from the user alone: not from a session's folders, which end with the session, nor from other
-    /// variables, which `sudo`, cron and a desktop set differently. Else one user would get two daemons.
+    /// It follows from the user alone: not from a session's folders, which end with the session,
+    /// nor from other variables, which `sudo`, cron and a desktop set differently. Else one user
+    /// would get two daemons.
     pub fn from_env() -> Result<StateDir, String> {
         let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let user = rustix::process::geteuid();
@@ -79,8 +81,8 @@ impl StateDir {
         Ok(dir)
     }
 
-    /// Where a command asks: the user's own folder; if he has none and names none, root's, where its
-    /// daemon is shared with him.
+    /// Where a command asks: the user's own folder; if he has none and names none, root's, where
+    /// its daemon is shared with him.
     pub fn to_ask() -> Result<StateDir, String> {
         let own = StateDir::from_env()?;
         let named = std::env::var_os("ZILLA_DIR").is_some_and(|v| !v.is_empty());

@@ -44,14 +44,16 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a shutdown waits for operations that are under way.
 const DRAIN: Duration = Duration::from_secs(30);
 
-/// Makes the socket, for its owner alone until [`open_to`] says otherwise. A socket left by a daemon that died is removed: the caller holds the
-/// folder's lock, so no living daemon listens on it.
+/// Makes the socket, for its owner alone until [`open_to`] says otherwise. A socket left by a
+/// daemon that died is removed: the caller holds the folder's lock, so no living daemon listens on
+/// it.
 pub fn listen(path: &Path) -> std::io::Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
         _ => {}
     }
-    // Between bind and chmod the socket has the mode of the umask; the folder is closed to others already.
+    // Between bind and chmod the socket has the mode of the umask; the folder is closed to others
+    // already.
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
     Ok(listener)
@@ -65,7 +67,8 @@ pub fn open_to(path: &Path, share: Share) -> std::io::Result<()> {
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(share.socket_mode()))
 }
 
-/// Serves the daemon's owner and root until `shutdown` completes, then lets operations under way finish.
+/// Serves the daemon's owner and root until `shutdown` completes, then lets operations under way
+/// finish.
 pub async fn serve<B: Backend>(
     listener: UnixListener,
     backend: Arc<B>,

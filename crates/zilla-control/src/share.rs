@@ -1,9 +1,10 @@
 //! Who besides the daemon's owner and root may ask it.
 //!
-//! Nobody, unless its owner says otherwise: a group, or everyone on the machine. Who is let in may look, as
-//! OpenZFS lets everyone look, and may change what `zfs allow` gives him; the backend judges that
-//! ([`crate::Backend::judge`]), by the user and the groups that the kernel names for the other end of the socket.
-//! Only a daemon of root's is shared: a client trusts nobody but root and himself (`client.rs`).
+//! Nobody, unless its owner says otherwise: a group, or everyone on the machine. Who is let in may
+//! look, as OpenZFS lets everyone look, and may change what `zfs allow` gives him; the backend
+//! judges that ([`crate::Backend::judge`]), by the user and the groups that the kernel names for
+//! the other end of the socket. Only a daemon of root's is shared: a client trusts nobody but root
+//! and himself (`client.rs`).
 
 use crate::owners::{Kind, id_of};
 use std::os::fd::AsRawFd;
@@ -48,7 +49,8 @@ impl Share {
         }
     }
 
-    /// What the state folder's mode gains, for the socket to be reached; its files stay their owner's alone.
+    /// What the state folder's mode gains, for the socket to be reached; its files stay their
+    /// owner's alone.
     pub fn folder_mode(self) -> u32 {
         match self {
             Share::Nobody => 0o700,
@@ -73,7 +75,8 @@ pub fn peer_groups(socket: &impl AsRawFd) -> std::io::Result<Vec<u32>> {
     loop {
         let room = groups.len() * size_of::<libc::gid_t>();
         let mut length = room as libc::socklen_t;
-        // SAFETY: the kernel writes at most `length` bytes, which is what `groups` has, and says how many.
+        // SAFETY: the kernel writes at most `length` bytes, which is what `groups` has, and says
+        // how many.
         let rc = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),

@@ -1,7 +1,7 @@
 //! What is wrong with a pool, in one word: the most serious of all that could be said.
 //!
-//! The order of the checks is the order of seriousness and is OpenZFS's, so that scripts that look at message
-//! ids see the same one.
+//! The order of the checks is the order of seriousness and is OpenZFS's, so that scripts that look
+//! at message ids see the same one.
 
 use crate::types::{
     ActivityState, FeatureState, ImportCandidate, MmpState, PoolInfo, PoolLabelState, ScanFunc, ScanState,
@@ -279,7 +279,8 @@ fn feature_reason(pool: &PoolInfo, compat: &Compatibility) -> StatusReason {
     StatusReason::Ok
 }
 
-/// Whether a leaf, cache devices included, passes `test`. What is under repair by a replacement does not count.
+/// Whether a leaf, cache devices included, passes `test`. What is under repair by a replacement
+/// does not count.
 fn find_problem(pool: &PoolInfo, test: &dyn Fn(&VdevStats) -> bool, ignore_replacing: bool) -> bool {
     walk(&pool.root, test, ignore_replacing) || pool.l2cache.iter().any(|v| walk(v, test, ignore_replacing))
 }

@@ -1,8 +1,9 @@
 //! What can go wrong, in the three kinds that are never mixed.
 //!
-//! *Corruption* says which bytes on disk are not what they should be, and feeds self-healing. *Operating* errors are
-//! the ones a correct pool gives a correct caller (no space, no such file, read-only) and become an errno once, at
-//! the protocol's edge. *Bugs* are assertions: the process may die of them, because the txg model makes that safe.
+//! *Corruption* says which bytes on disk are not what they should be, and feeds self-healing.
+//! *Operating* errors are the ones a correct pool gives a correct caller (no space, no such file,
+//! read-only) and become an errno once, at the protocol's edge. *Bugs* are assertions: the process
+//! may die of them, because the txg model makes that safe.
 
 mod dataset;
 mod pool;
@@ -40,7 +41,8 @@ impl std::fmt::Display for Corruption {
     }
 }
 
-/// The operating errors' numbers: Linux's errno values, which is what OpenZFS returns and FUSE wants.
+/// The operating errors' numbers: Linux's errno values, which is what OpenZFS returns and FUSE
+/// wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum Errno {

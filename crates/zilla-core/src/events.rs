@@ -1,8 +1,9 @@
 //! What happens to pools and their devices, for those who watch: the events of `zpool events`.
 //!
-//! One ring a process, bounded: who does not read in time misses the oldest, and is told how many. An event is a class (`sysevent.fs.zfs.*` for
-//! what was done, `ereport.fs.zfs.*` for what went wrong, `resource.fs.zfs.*` for what has changed) and a list of
-//! names and values, as in OpenZFS. Nothing of it is on disk, and no pool depends on it.
+//! One ring a process, bounded: who does not read in time misses the oldest, and is told how many.
+//! An event is a class (`sysevent.fs.zfs.*` for what was done, `ereport.fs.zfs.*` for what went
+//! wrong, `resource.fs.zfs.*` for what has changed) and a list of names and values, as in OpenZFS.
+//! Nothing of it is on disk, and no pool depends on it.
 
 use crate::tunables::EVENTS_KEPT;
 use event_listener::{Event as Bell, EventListener};

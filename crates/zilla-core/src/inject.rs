@@ -1,12 +1,14 @@
 //! Faults that are put in on purpose: what `zinject` asks for.
 //!
-//! One list a process, as there is one of events. A *handler* says what goes wrong, where and how often; devices ask for theirs when
-//! an I/O of theirs is sent and when it is done ([`crate::vdev`]), the reader of blocks when it has one in hand
-//! ([`crate::zio`]), an import or export once. Everything above sees what it would see if disks were so.
+//! One list a process, as there is one of events. A *handler* says what goes wrong, where and how
+//! often; devices ask for theirs when an I/O of theirs is sent and when it is done
+//! ([`crate::vdev`]), the reader of blocks when it has one in hand ([`crate::zio`]), an import or
+//! export once. Everything above sees what it would see if disks were so.
 //!
 //! What is kept true:
 //! - Where there is no handler the price is one relaxed load of a counter ([`any`]).
-//! - Nothing is damaged on disk: a read fails or gives other bytes, a write fails, is swallowed or is late.
+//! - Nothing is damaged on disk: a read fails or gives other bytes, a write fails, is swallowed or
+//!   is late.
 //! - The list is bounded ([`MOST`]), and so is what a handler keeps.
 //! - A handler goes with its pool, and what it delays is let go when it is cleared.
 //! - Chance comes from the world's randomness, so a simulated run is the same each time.
@@ -146,7 +148,8 @@ impl Injections {
         gone
     }
 
-    /// What is to become of an I/O that the device has done well, and whether it may be tried again.
+    /// What is to become of an I/O that the device has done well, and whether it may be tried
+    /// again.
     pub fn device(&self, io: &DeviceIo, rng: &dyn Rng) -> Option<(Failure, bool)> {
         let mut list = self.list.lock();
         list.handlers.values_mut().find_map(|a| a.strikes(io, rng))
@@ -197,7 +200,8 @@ impl Injections {
         )
     }
 
-    /// Whether there are blocks that are not to be decompressed or decrypted. Who has one in memory must ask then, too.
+    /// Whether there are blocks that are not to be decompressed or decrypted. Who has one in memory
+    /// must ask then, too.
     pub fn spoils_what_is_in_memory(&self) -> bool {
         let list = self.list.lock();
         let opens = |f: Failure| matches!(f, Failure::Decompress | Failure::Decrypt);

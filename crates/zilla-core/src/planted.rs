@@ -1,5 +1,5 @@
-//! Bugs planted on purpose, to prove that the simulator finds such bugs. Compiled only with the feature `planted`, which nothing
-//! but the simulator's tests asks for.
+//! Bugs planted on purpose, to prove that the simulator finds such bugs. Compiled only with the
+//! feature `planted`, which nothing but the simulator's tests asks for.
 //!
 //! A bug is planted for the thread that asks for it; a simulated world lives on one thread.
 
@@ -32,7 +32,8 @@ pub enum Bug {
     AccountLost,
     /// fsync returns at once.
     FsyncLies,
-    /// What a sync cannot put on disk stays in memory only. Seen where disks go bad, and hunted by a test of its own, so not among [`ALL`].
+    /// What a sync cannot put on disk stays in memory only. Seen where disks go bad, and hunted by
+    /// a test of its own, so not among [`ALL`].
     HeldForgotten,
     /// Of writes only every other one leaves a record for the intent log.
     WriteRecordLost,
@@ -54,7 +55,8 @@ pub enum Bug {
     FreedBlocksKept,
     /// What a write lies on is taken for zeroes where it cannot be read.
     DamageHidden,
-    /// Replay is judged by file flags, and their changes need not be in the log before what they allow.
+    /// Replay is judged by file flags, and their changes need not be in the log before what they
+    /// allow.
     ReplayRefusesByFlag,
     /// A disk that was away when the pool was opened is taken back as if it had missed nothing.
     NotResilvered,

@@ -48,8 +48,8 @@ impl Tunable {
 }
 
 /// Whether mkdir, rmdir and mv in `.zfs/snapshot` take, destroy and rename snapshots. Off in
-/// OpenZFS, where the machine's administrator decides; here who runs the daemon may do it, root, and
-/// whom `zfs allow` lets.
+/// OpenZFS, where the machine's administrator decides; here who runs the daemon may do it, root,
+/// and whom `zfs allow` lets.
 pub static ADMIN_SNAPSHOT: Tunable = Tunable::new("zfs_admin_snapshot", 1);
 
 /// Whether changes of extended attributes that lie in the file's own metadata go into the intent
@@ -95,17 +95,18 @@ pub static L2ARC_NORW: Tunable = Tunable::new("l2arc_norw", 0);
 /// Bytes of a record by which sizes of streams are estimated; 0: as the dataset's records are.
 pub static OVERRIDE_ESTIMATE_RECORDSIZE: Tunable = Tunable::new("zfs_override_estimate_recordsize", 0);
 
-/// Whether an export leaves the log space maps as they are, rather than write them into the metaslabs'
-/// own; and whether an import reads all metaslabs at once.
+/// Whether an export leaves the log space maps as they are, rather than write them into the
+/// metaslabs' own; and whether an import reads all metaslabs at once.
 pub static KEEP_LOG_SPACEMAPS_AT_EXPORT: Tunable = Tunable::new("zfs_keep_log_spacemaps_at_export", 0);
 pub static METASLAB_DEBUG_LOAD: Tunable = Tunable::new("metaslab_debug_load", 0);
 
-/// How many top-level vdevs a pool may lack to be imported all the same, read-only. What was on them
-/// is lost then; with one of them the pool's own objects are still there in another copy.
+/// How many top-level vdevs a pool may lack to be imported all the same, read-only. What was on
+/// them is lost then; with one of them the pool's own objects are still there in another copy.
 pub static MAX_MISSING_TVDS: Tunable = Tunable::new("zfs_max_missing_tvds", 0);
 
-/// Whether raw streams are taken on top of snapshots whose set of IVs has no number, or another one. Only
-/// for pools that `zpool status` says errata 4 of: on top of a wrong one what is received cannot be read.
+/// Whether raw streams are taken on top of snapshots whose set of IVs has no number, or another
+/// one. Only for pools that `zpool status` says errata 4 of: on top of a wrong one what is received
+/// cannot be read.
 pub static DISABLE_IVSET_GUID_CHECK: Tunable = Tunable::new("zfs_disable_ivset_guid_check", 0);
 
 /// Percent of the ARC's limit that the index of the cache devices may take.
@@ -143,9 +144,9 @@ pub static REMOVAL_SUSPEND_PROGRESS: Tunable = Tunable::new("zfs_removal_suspend
 /// Bytes of the longest run that a removal moves, and maps, as one.
 pub static REMOVE_MAX_SEGMENT: Tunable = Tunable::new("zfs_remove_max_segment", 4 << 20);
 
-/// Whether the mappings of removed vdevs are shortened; percent of the mapped bytes that are obsolete
-/// and bytes of the mapping from which on that is done; bytes of the map of what is obsolete from
-/// which on it is done in any case; and how long each run that stays takes at least.
+/// Whether the mappings of removed vdevs are shortened; percent of the mapped bytes that are
+/// obsolete and bytes of the mapping from which on that is done; bytes of the map of what is
+/// obsolete from which on it is done in any case; and how long each run that stays takes at least.
 pub static CONDENSE_INDIRECT_VDEVS_ENABLE: Tunable = Tunable::new("zfs_condense_indirect_vdevs_enable", 1);
 pub static CONDENSE_INDIRECT_OBSOLETE_PCT: Tunable = Tunable::new("zfs_condense_indirect_obsolete_pct", 25);
 pub static CONDENSE_MIN_MAPPING_BYTES: Tunable = Tunable::new("zfs_condense_min_mapping_bytes", 128 << 10);

@@ -12,7 +12,8 @@ pub struct Txg(pub u64);
 pub const TXG_CONCURRENT: u64 = 3;
 /// The same, rounded up to a power of two.
 pub const TXG_SIZE: usize = 4;
-/// Frees of the last txgs stay unallocated this long, so that an import can go back to an older uberblock.
+/// Frees of the last txgs stay unallocated this long, so that an import can go back to an older
+/// uberblock.
 pub const TXG_DEFER_SIZE: usize = 2;
 /// Bytes of a gang block's header. Source: SPA_GANGBLOCKSIZE of sys/zio.h.
 pub const GANG_HEADER_SIZE: u64 = 512;

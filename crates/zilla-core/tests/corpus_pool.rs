@@ -1,7 +1,7 @@
 //! Labels, uberblocks and the MOS of pools that OpenZFS made.
 //!
-//! Looks for unpacked sets (`<set>/d1.img`, ...) in the folder `ZILLA_CORPUS` names, and passes without it: the images are too
-//! large to be kept here.
+//! Looks for unpacked sets (`<set>/d1.img`, ...) in the folder `ZILLA_CORPUS` names, and passes
+//! without it: the images are too large to be kept here.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,7 +1,8 @@
-//! Space in pools that OpenZFS made: its space maps, logs and references agree as we read them, before and after we write.
+//! Space in pools that OpenZFS made: its space maps, logs and references agree as we read them,
+//! before and after we write.
 //!
-//! Looks for unpacked sets (`<set>/d1.img`, ...) in the folder `ZILLA_CORPUS` names, and passes without it: the images are too
-//! large to be kept here.
+//! Looks for unpacked sets (`<set>/d1.img`, ...) in the folder `ZILLA_CORPUS` names, and passes
+//! without it: the images are too large to be kept here.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

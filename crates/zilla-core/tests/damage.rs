@@ -1,5 +1,5 @@
-//! Random damage to the devices of a pool: what redundancy covers is healed, what it does not is an error with a place, and
-//! nothing panics or hangs. `ZILLA_DAMAGES` says how many rounds.
+//! Random damage to the devices of a pool: what redundancy covers is healed, what it does not is an
+//! error with a place, and nothing panics or hangs. `ZILLA_DAMAGES` says how many rounds.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -75,7 +75,8 @@ fn make(env: &Env, kind: VdevKind, paths: &[PathBuf]) {
     });
 }
 
-/// Imports, reads everything, writes something. How many files were right, and how many were errors.
+/// Imports, reads everything, writes something. How many files were right, and how many were
+/// errors.
 async fn use_it(env: &Env, dir: &Path) -> Result<(u32, u32)> {
     let found = discover(env, &[dir.to_owned()]).await?;
     let Some(pool) = found.first() else { return Ok((0, FILES)) };
@@ -107,7 +108,8 @@ async fn read_all(env: &Env, spa: &Arc<Spa>) -> Result<(u32, u32)> {
     Ok((good, bad))
 }
 
-/// Garbage, zeros, single bits or a piece of another place, in a place that is likely to hold something.
+/// Garbage, zeros, single bits or a piece of another place, in a place that is likely to hold
+/// something.
 fn damage(file: &File, r: &mut Rand) {
     let at = match r.below(4) {
         0 => r.below(512 << 10),
@@ -183,7 +185,8 @@ fn a_raidz1() {
     rounds(VdevKind::Raidz { nparity: 1 }, 3, 1);
 }
 
-/// Turns over some bytes of a file's block where it lies on the only disk; again, and it is whole. Returns where.
+/// Turns over some bytes of a file's block where it lies on the only disk; again, and it is whole.
+/// Returns where.
 async fn flip(os: &Arc<zilla_core::dmu::Objset>, id: u64, blkid: u64, disk: &Path) -> u64 {
     let dn = os.hold_wait(zilla_core::types::ObjectId(id)).await.unwrap();
     dn.load(0, blkid).await.unwrap();
@@ -213,7 +216,8 @@ async fn import(env: &Env, dir: &Path) -> Arc<Spa> {
     Spa::open(env, &found[0], opts).await.unwrap()
 }
 
-/// One bad sector on a disk without redundancy: whoever writes into that record has the trouble, and nobody else.
+/// One bad sector on a disk without redundancy: whoever writes into that record has the trouble,
+/// and nobody else.
 #[test]
 fn one_bad_record_stops_neither_the_pool_nor_its_next_import() {
     let env = real_env(2);
@@ -344,7 +348,8 @@ async fn until_suspended(env: &Env, spa: &Spa) {
     }
 }
 
-/// Fails writes (as a full host's file system does) or flushes, whose writes are then lost; afterwards all is as if nothing had been.
+/// Fails writes (as a full host's file system does) or flushes, whose writes are then lost;
+/// afterwards all is as if nothing had been.
 fn outage(fault: impl Fn(&FaultyDevice) + Sync) {
     let real = real_env(2);
     let dir = tempfile::tempdir().unwrap();
@@ -461,7 +466,8 @@ fn a_suspended_pool_can_be_given_up() {
     });
 }
 
-/// Who changes the pool waits for a txg that the devices did not take: the pool is cleared all the same.
+/// Who changes the pool waits for a txg that the devices did not take: the pool is cleared all the
+/// same.
 #[test]
 fn a_pool_that_is_suspended_while_it_is_changed_can_be_cleared() {
     let real = real_env(2);
@@ -491,7 +497,8 @@ fn a_pool_that_is_suspended_while_it_is_changed_can_be_cleared() {
     });
 }
 
-/// A txg's sync sees a flush fail when the next txg has written records in place already: these may be lost, too.
+/// A txg's sync sees a flush fail when the next txg has written records in place already: these may
+/// be lost, too.
 #[test]
 fn after_a_failed_flush_what_the_next_txg_had_written_is_written_again() {
     let real = real_env(2);
@@ -557,7 +564,8 @@ fn after_a_failed_flush_what_the_next_txg_had_written_is_written_again() {
     });
 }
 
-/// Devices that fail at any moment of an import: it ends, with an error or with a suspended pool that can be closed or cleared.
+/// Devices that fail at any moment of an import: it ends, with an error or with a suspended pool
+/// that can be closed or cleared.
 #[test]
 fn an_import_under_failing_devices_ends() {
     let real = real_env(2);
@@ -579,7 +587,8 @@ fn an_import_under_failing_devices_ends() {
     std::fs::rename(aside.path().join("d1"), &paths[1]).unwrap();
     let pristine: Vec<Vec<u8>> = paths.iter().map(|p| std::fs::read(p).unwrap()).collect();
     let (mut suspended, mut clean, mut from) = (0, 0, 1);
-    // Each device fails at its own time, so one import that is not met does not mean that the next is not.
+    // Each device fails at its own time, so one import that is not met does not mean that the next
+    // is not.
     while clean < 6 {
         for (path, bytes) in paths.iter().zip(&pristine) {
             std::fs::write(path, bytes).unwrap();
@@ -616,7 +625,8 @@ fn an_import_under_failing_devices_ends() {
     assert!(suspended > 0, "no import left a suspended pool");
 }
 
-/// As [`failing`], with writes that fail on each device from some number on, until the devices are well.
+/// As [`failing`], with writes that fail on each device from some number on, until the devices are
+/// well.
 fn failing_writes(env: &Env, from: u64, well: &Arc<AtomicBool>) -> (Env, Devices) {
     let well = well.clone();
     prepared(env, move |device| {

@@ -1,5 +1,5 @@
-//! Datasets of a real pool on files: made, written, snapshotted, cloned, promoted, rolled back and destroyed; OpenZFS's zdb (where it
-//! is installed) then accounts for every block.
+//! Datasets of a real pool on files: made, written, snapshotted, cloned, promoted, rolled back and
+//! destroyed; OpenZFS's zdb (where it is installed) then accounts for every block.
 
 use futures_util::future::BoxFuture;
 use std::path::Path;
@@ -330,7 +330,8 @@ fn limits_that_are_set_together_are_held_against_each_other() {
     zdb_clean(dir.path(), "tank");
 }
 
-/// Pools that OpenZFS made, from the folder `ZILLA_CORPUS` names: everything is looked at, changed, and left in order.
+/// Pools that OpenZFS made, from the folder `ZILLA_CORPUS` names: everything is looked at, changed,
+/// and left in order.
 #[test]
 fn datasets_of_openzfs() {
     let Ok(corpus) = std::env::var("ZILLA_CORPUS") else { return };

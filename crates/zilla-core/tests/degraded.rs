@@ -1,4 +1,5 @@
-//! A pool that loses a device goes on, remembers what the device missed, and is whole for OpenZFS at every stage.
+//! A pool that loses a device goes on, remembers what the device missed, and is whole for OpenZFS
+//! at every stage.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Cache devices: they are fed, read, known again after an import, and cost nothing but time whatever they hold.
+//! Cache devices: they are fed, read, known again after an import, and cost nothing but time
+//! whatever they hold.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

@@ -276,8 +276,9 @@ fn a_missing_log_stands_in_the_way_of_an_import() {
     });
 }
 
-/// A flush of the open txg while the sync of the one before rolls the volume back: its log's blocks of the open txg are freed in that, for a
-/// space map that has a block freed before it was allocated makes its metaslab unusable.
+/// A flush of the open txg while the sync of the one before rolls the volume back: its log's blocks
+/// of the open txg are freed in that, for a space map that has a block freed before it was
+/// allocated makes its metaslab unusable.
 #[test]
 fn a_volume_that_is_rolled_back_under_a_flush_leaves_its_space_maps_whole() {
     let w = World::new();

@@ -1,8 +1,9 @@
 //! One daemon to a state folder.
 //!
-//! The claim is a lock on `zillad.lock`, held by an open file: the kernel lets go of it when the process ends, so
-//! a daemon that was killed stands in nobody's way. The lock file is never removed, because a lock on a removed
-//! file protects nothing. The pid file is for people and scripts only.
+//! The claim is a lock on `zillad.lock`, held by an open file: the kernel lets go of it when the
+//! process ends, so a daemon that was killed stands in nobody's way. The lock file is never
+//! removed, because a lock on a removed file protects nothing. The pid file is for people and
+//! scripts only.
 
 use crate::DaemonError;
 use rustix::fs::{FlockOperation, flock};
@@ -28,8 +29,8 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Claims the folder. `wait`: a daemon that is shutting down still holds the lock but answers no more; a
-    /// command that needs a new one must not fail for that.
+    /// Claims the folder. `wait`: a daemon that is shutting down still holds the lock but answers
+    /// no more; a command that needs a new one must not fail for that.
     pub fn claim(dir: &StateDir, wait: bool) -> Result<Instance, DaemonError> {
         let folder = dir.open().map_err(DaemonError::StateDir)?;
         let fail = |e| failure(&folder, LOCK_FILE, e);

@@ -1,14 +1,16 @@
 //! zillad: the process that owns imported pools and serves the control API.
 //!
-//! This library is the process around the pools: [`instance`] claims a state folder so that two daemons never
-//! share one, [`log`] keeps what the daemon has to say, and [`run`] brings a backend up, serves it and takes it
-//! down again. The pools themselves are behind [`Pools`], which the program implements on the facade.
+//! This library is the process around the pools: [`instance`] claims a state folder so that two
+//! daemons never share one, [`log`] keeps what the daemon has to say, and [`run`] brings a backend
+//! up, serves it and takes it down again. The pools themselves are behind [`Pools`], which the
+//! program implements on the facade.
 //!
-//! What it keeps true: at most one daemon lives in a state folder, for as long as it holds the lock on
-//! `zillad.lock`, which the kernel gives back however the daemon ends; the socket is open only while there is a
-//! backend to answer; on SIGTERM and SIGINT no new request is taken, those under way finish, and then the pools
-//! are closed. A crash at any point leaves files that the next start cleans up: a socket nobody listens on, a pid
-//! that is nobody's. Absent on purpose: forking into the background, which whoever starts the daemon does better.
+//! What it keeps true: at most one daemon lives in a state folder, for as long as it holds the lock
+//! on `zillad.lock`, which the kernel gives back however the daemon ends; the socket is open only
+//! while there is a backend to answer; on SIGTERM and SIGINT no new request is taken, those under
+//! way finish, and then the pools are closed. A crash at any point leaves files that the next start
+//! cleans up: a socket nobody listens on, a pid that is nobody's. Absent on purpose: forking into
+//! the background, which whoever starts the daemon does better.
 
 pub mod command;
 pub mod engine;
@@ -33,8 +35,8 @@ use zilla_control::{Backend, PROTOCOL, StateDir, server};
 
 /// A backend that holds pools open.
 pub trait Pools: Backend {
-    /// Unmounts what is mounted and closes every pool, without exporting it: the next start opens it again. Called
-    /// once, after the last request.
+    /// Unmounts what is mounted and closes every pool, without exporting it: the next start opens
+    /// it again. Called once, after the last request.
     fn close(&self) -> impl Future<Output = ()> + Send;
 
     /// Begins what the backend does unasked. It must not keep the backend alive.
@@ -61,8 +63,8 @@ pub enum DaemonError {
 /// How the daemon was called.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Started by a command rather than at a terminal: standard error is the log, and the terminal's end is not
-    /// the daemon's.
+    /// Started by a command rather than at a terminal: standard error is the log, and the
+    /// terminal's end is not the daemon's.
     pub background: bool,
     /// Who besides the owner may ask.
     pub share: Share,
@@ -151,9 +153,10 @@ impl Handle {
     }
 }
 
-/// Claims the state folder, brings the backend up, serves it until a signal or [`Handle::stop`], and takes it
-/// down. `open` gets the handle; what it does first (import the pools of the cache file, clear stale mounts)
-/// happens before the socket is there, so that who connects finds the pools.
+/// Claims the state folder, brings the backend up, serves it until a signal or [`Handle::stop`],
+/// and takes it down. `open` gets the handle; what it does first (import the pools of the cache
+/// file, clear stale mounts) happens before the socket is there, so that who connects finds the
+/// pools.
 pub fn run<B, F>(options: Options, handle: Handle, open: impl FnOnce(Handle) -> F) -> Result<(), DaemonError>
 where
     B: Pools,
@@ -233,8 +236,8 @@ where
     Ok(())
 }
 
-/// Clients, disks and files all take descriptors; what a login has as its soft limit is little for a
-/// server. Where it cannot be raised it stays.
+/// Clients, disks and files all take descriptors; what a login has as its soft limit is little for
+/// a server. Where it cannot be raised it stays.
 fn raise_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
@@ -245,7 +248,8 @@ fn raise_descriptors() {
 
 type Door = (tokio::net::TcpListener, zilla_web::Tokens, zilla_web::server::Guard);
 
-/// Opens the browser's door, if that is asked for. What stands in its way is said, and the pools are served all the same.
+/// Opens the browser's door, if that is asked for. What stands in its way is said, and the pools
+/// are served all the same.
 async fn open_page(at: Option<SocketAddr>, instance: &Instance, handle: &Handle) -> Option<Door> {
     let opened = async {
         let guard = handle.page_guard.as_ref().map(|g| (g.acceptor.clone(), g.names.clone()));
@@ -298,7 +302,8 @@ impl Signals {
         })
     }
 
-    /// The name of the signal that ends the daemon. A terminal that goes away ends only a daemon that ran in it.
+    /// The name of the signal that ends the daemon. A terminal that goes away ends only a daemon
+    /// that ran in it.
     async fn wait(mut self, background: bool) -> &'static str {
         loop {
             tokio::select! {

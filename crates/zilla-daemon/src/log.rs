@@ -1,8 +1,9 @@
 //! Where the daemon's words go.
 //!
-//! Always to `zillad.log` in the state folder; in the foreground to standard error as well. `ZILLA_LOG` chooses
-//! how much, as `RUST_LOG` does elsewhere. The log is kept to two files of a few megabytes: a daemon that
-//! complains about a dying disk for a year must not fill the one that works.
+//! Always to `zillad.log` in the state folder; in the foreground to standard error as well.
+//! `ZILLA_LOG` chooses how much, as `RUST_LOG` does elsewhere. The log is kept to two files of a
+//! few megabytes: a daemon that complains about a dying disk for a year must not fill the one that
+//! works.
 
 use crate::DaemonError;
 use std::fs::File;
@@ -55,7 +56,8 @@ impl Log {
 
 impl Write for Log {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        // The subscriber hands over whole lines. What cannot be logged must not stop what is being logged.
+        // The subscriber hands over whole lines. What cannot be logged must not stop what is being
+        // logged.
         if self.size >= LIMIT {
             let _ = self.turn_over();
         }

@@ -1,10 +1,10 @@
 //! The memory of a pool goes back to the system when the pool is closed.
 //!
 //! Three things would keep it: the caches, as long as anybody holds the pool; the free buffers,
-//! which an open pool looks after (the engine's budget of memory) and a closed one no more; and what
-//! the C library has freed but keeps for the next request. So who closes a pool empties its caches,
-//! and when the last user has let go the other two are emptied. Nothing is lost by it: whatever is
-//! needed again is asked for again.
+//! which an open pool looks after (the engine's budget of memory) and a closed one no more; and
+//! what the C library has freed but keeps for the next request. So who closes a pool empties its
+//! caches, and when the last user has let go the other two are emptied. Nothing is lost by it:
+//! whatever is needed again is asked for again.
 
 use std::time::Duration;
 use zilla::manage::Remains;

@@ -1,7 +1,8 @@
 //! NBD over TCP, where whoever starts the daemon asks for it.
 //!
-//! It is off unless an address is given, and an address is served only with a folder of certificates: there is no way to say otherwise.
-//! What is wrong with either ends the daemon before it opens a pool, so that nobody believes in a door that is not there.
+//! It is off unless an address is given, and an address is served only with a folder of
+//! certificates: there is no way to say otherwise. What is wrong with either ends the daemon before
+//! it opens a pool, so that nobody believes in a door that is not there.
 
 use std::net::TcpListener;
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! The daemon as a process: claims, signals, clean ends and unclean ones.
 //!
-//! The child is this test program called again; its backend keeps no pools, it only notes that it was closed.
+//! The child is this test program called again; its backend keeps no pools, it only notes that it
+//! was closed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

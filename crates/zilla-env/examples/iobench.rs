@@ -1,8 +1,9 @@
-//! What a device's I/O costs the host, by backend: CPU seconds per GiB and thread switches per operation.
+//! What a device's I/O costs the host, by backend: CPU seconds per GiB and thread switches per
+//! operation.
 //!
-//! `cargo run --release -p zilla-env --example iobench -- [DIR...]` (without a directory: /dev/shm and the
-//! temporary directory). Each line is one backend, one operation and one way of asking: one 128 KiB block at a time, or
-//! 16 of them in a batch, from two tasks at once.
+//! `cargo run --release -p zilla-env --example iobench -- [DIR...]` (without a directory: /dev/shm
+//! and the temporary directory). Each line is one backend, one operation and one way of asking: one
+//! 128 KiB block at a time, or 16 of them in a batch, from two tasks at once.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -102,7 +103,8 @@ fn cpu_time() -> Duration {
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
 }
 
-/// Context switches, voluntary or not, of all threads that still run (idle I/O threads end, and take their count with them).
+/// Context switches, voluntary or not, of all threads that still run (idle I/O threads end, and
+/// take their count with them).
 fn switches() -> u64 {
     let tasks = fs::read_dir("/proc/self/task").expect("no /proc");
     let status = tasks.flatten().filter_map(|t| fs::read_to_string(t.path().join("status")).ok());

@@ -33,7 +33,8 @@ pub fn block_on<T>(main: impl Future<Output = T>) -> T {
     park_on(|cx| own_thread(Duration::MAX, || main.as_mut().poll(cx)))
 }
 
-/// Runs it for so long at most, while nothing it does keeps the thread longer; None: it goes on when it is polled again.
+/// Runs it for so long at most, while nothing it does keeps the thread longer; None: it goes on
+/// when it is polled again.
 pub fn block_for<T>(patience: Duration, main: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
     let until = Instant::now() + patience;
     park_until(Some(until), |cx| own_thread(patience, || Pin::new(&mut *main).poll(cx)))

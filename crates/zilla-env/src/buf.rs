@@ -1,21 +1,24 @@
-//! I/O buffers: page-aligned so that direct I/O takes them as they are, and recycled, because the first touch
-//! of fresh memory (a page fault, and in a virtual machine a second one in the host) costs ten times what
-//! the I/O's own copy costs.
+//! I/O buffers: page-aligned so that direct I/O takes them as they are, and recycled, because the
+//! first touch of fresh memory (a page fault, and in a virtual machine a second one in the host)
+//! costs ten times what the I/O's own copy costs.
 //!
-//! Freed buffers go to a free list per size class (four classes to a power of two, so at most a quarter is
-//! wasted). Memory comes from the kernel in chunks that grow with their class. A recycled buffer holds stale but initialised
-//! bytes, which is why [`IoBuf::scratch`] is safe.
+//! Freed buffers go to a free list per size class (four classes to a power of two, so at most a
+//! quarter is wasted). Memory comes from the kernel in chunks that grow with their class. A
+//! recycled buffer holds stale but initialised bytes, which is why [`IoBuf::scratch`] is safe.
 //!
-//! **Deliberately absent.** Huge pages. They make one page fault of 512, a gain of a fifth of a second for each GiB that is
-//! touched for the first time, and of 5 % where all reads are served from memory. But a virtual machine gives its free memory back
-//! to its host in just that size (free page reporting), and its first touch is then answered by the host: 2.3 s/GiB were measured
+//! **Deliberately absent.** Huge pages. They make one page fault of 512, a gain of a fifth of a
+//! second for each GiB that is touched for the first time, and of 5 % where all reads are served
+//! from memory. But a virtual machine gives its free memory back to its host in just that size
+//! (free page reporting), and its first touch is then answered by the host: 2.3 s/GiB were measured
 //! instead of 0.4 with small pages, and writing a file through FUSE took twice the time.
 //!
-//! Free buffers that hold memory are bounded by [`set_pool_limit`]; beyond it a freed buffer's memory goes back to the kernel
-//! and only its address is kept for the next taker, who gets zeroes there. [`trim_pool`] does that for all of them, [`age_pool`] for
-//! those that nobody has needed for a while, so that a program that has nothing to do is a small one.
+//! Free buffers that hold memory are bounded by [`set_pool_limit`]; beyond it a freed buffer's
+//! memory goes back to the kernel and only its address is kept for the next taker, who gets zeroes
+//! there. [`trim_pool`] does that for all of them, [`age_pool`] for those that nobody has needed
+//! for a while, so that a program that has nothing to do is a small one.
 //!
-//! A read that arrives in pieces from several devices is read into one buffer: [`Whole`] lends it out in parts.
+//! A read that arrives in pieces from several devices is read into one buffer: [`Whole`] lends it
+//! out in parts.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
@@ -38,11 +41,13 @@ const LARGEST_CHUNK: usize = 4 << 20;
 /// Fresh buffers of this size and more get their pages together.
 const TOGETHER: usize = 32 << 10;
 
-/// An owned, page-aligned buffer of fixed length, or a part of one (then aligned as its place in it is).
+/// An owned, page-aligned buffer of fixed length, or a part of one (then aligned as its place in it
+/// is).
 pub struct IoBuf {
     ptr: NonNull<u8>,
     len: usize,
-    /// Bytes taken from the pool: the size of a class. Nothing for a part, whose memory is its whole's.
+    /// Bytes taken from the pool: the size of a class. Nothing for a part, whose memory is its
+    /// whole's.
     cap: usize,
     whole: Option<Arc<IoBuf>>,
 }
@@ -62,7 +67,8 @@ impl IoBuf {
         buf
     }
 
-    /// A buffer whose contents are unspecified (whatever its last user left): for callers that overwrite it.
+    /// A buffer whose contents are unspecified (whatever its last user left): for callers that
+    /// overwrite it.
     pub fn scratch(len: usize) -> IoBuf {
         IoBuf::take(len).0
     }
@@ -73,7 +79,8 @@ impl IoBuf {
         buf
     }
 
-    /// Hands the buffer on as `Bytes` without a copy; the memory is recycled when the last clone goes.
+    /// Hands the buffer on as `Bytes` without a copy; the memory is recycled when the last clone
+    /// goes.
     pub fn into_bytes(self) -> Bytes {
         Bytes::from_owner(self)
     }
@@ -119,7 +126,8 @@ impl Drop for IoBuf {
     }
 }
 
-/// A buffer that is lent out in parts, to be filled by several reads, and is one again when they have all come back.
+/// A buffer that is lent out in parts, to be filled by several reads, and is one again when they
+/// have all come back.
 pub struct Whole {
     buf: Arc<IoBuf>,
     parts: SmallVec<[Range<usize>; 8]>,
@@ -169,8 +177,9 @@ impl AsRef<[u8]> for Joined {
 impl Deref for IoBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` bytes are this buffer's alone (a whole's are its parts' while any can be written to, and nobody can
-        // reach them through it then), zeroed at first and only ever overwritten since.
+        // SAFETY: `len` bytes are this buffer's alone (a whole's are its parts' while any can be
+        // written to, and nobody can reach them through it then), zeroed at first and only ever
+        // overwritten since.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -218,7 +227,8 @@ pub fn trim_pool() {
     give_back(|list| list.warm.len());
 }
 
-/// Gives back the memory of those buffers that were free all the time since the last call. To be called every few seconds.
+/// Gives back the memory of those buffers that were free all the time since the last call. To be
+/// called every few seconds.
 pub fn age_pool() {
     give_back(|list| list.untouched);
 }
@@ -310,10 +320,12 @@ fn out_of_memory(size: usize) -> ! {
     }
 }
 
-/// Has the kernel give the pages of memory that is about to be written, all at once. (A fault for each: writing a file of 1 GiB that
-/// stays in the cache took the server 1.65 s of CPU instead of 1.51.)
+/// Has the kernel give the pages of memory that is about to be written, all at once. (A fault for
+/// each: writing a file of 1 GiB that stays in the cache took the server 1.65 s of CPU instead of
+/// 1.51.)
 fn populate(ptr: NonNull<u8>, size: usize) {
-    // SAFETY: mapped, and the caller's alone. Nothing in it changes; where this fails (before Linux 5.14) the first touch does it.
+    // SAFETY: mapped, and the caller's alone. Nothing in it changes; where this fails (before Linux
+    // 5.14) the first touch does it.
     let _ = unsafe { madvise(ptr.as_ptr().cast(), size.next_multiple_of(PAGE), Advice::LinuxPopulateWrite) };
 }
 
@@ -346,7 +358,8 @@ static POOL: Pool = Pool {
     limit: AtomicUsize::new(256 << 20),
 };
 
-/// The class of a length and that class's capacity. Lengths beyond the last class have none and are taken to the page.
+/// The class of a length and that class's capacity. Lengths beyond the last class have none and are
+/// taken to the page.
 fn class_of(len: usize) -> (usize, usize) {
     let pages = len.div_ceil(PAGE).max(1);
     let shift = pages.ilog2().saturating_sub(2) as usize;

@@ -1,8 +1,9 @@
 //! How an I/O says that it is done.
 //!
-//! Three ways, by cost: a slot of a batch (one allocation for many I/Os, one wake-up for all), a oneshot slot (one
-//! allocation), a boxed closure (for layers that act on completion without a task, such as a vdev queue). A
-//! completion dropped without being called reports an error: a backend cannot lose an I/O silently.
+//! Three ways, by cost: a slot of a batch (one allocation for many I/Os, one wake-up for all), a
+//! oneshot slot (one allocation), a boxed closure (for layers that act on completion without a
+//! task, such as a vdev queue). A completion dropped without being called reports an error: a
+//! backend cannot lose an I/O silently.
 
 use std::future::Future;
 use std::io;
@@ -43,8 +44,8 @@ struct BatchState {
 }
 
 impl Completion {
-    /// Runs `f` on whatever thread completes the I/O, possibly inside `submit`: it must be short and take
-    /// no lock that its submitter holds.
+    /// Runs `f` on whatever thread completes the I/O, possibly inside `submit`: it must be short
+    /// and take no lock that its submitter holds.
     pub fn call(f: impl FnOnce(IoResult) + Send + 'static) -> Completion {
         Completion(Inner::Call(Box::new(f)))
     }
@@ -155,8 +156,8 @@ pub struct BatchFuture(Arc<Batch>);
 impl Future for BatchFuture {
     type Output = Vec<IoResult>;
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // The waker is stored under the lock before `left` is read, and the last completion decrements `left` before
-        // it takes the lock for the waker: one of the two sees the other.
+        // The waker is stored under the lock before `left` is read, and the last completion
+        // decrements `left` before it takes the lock for the waker: one of the two sees the other.
         let mut state = self.0.results.lock();
         if self.0.left.load(Ordering::Acquire) == 0 {
             return Poll::Ready(std::mem::take(&mut state.results));

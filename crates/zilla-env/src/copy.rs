@@ -1,13 +1,15 @@
 //! Copying what is not looked at again soon.
 //!
-//! A block that a client writes is copied once and then lies in memory until its transaction group is synced, while hundreds of megabytes
-//! of others go by: whoever needs it next finds it in no cache. An ordinary copy reads every line it is about to overwrite, and
-//! drives what is useful out of the caches; stores past the cache do neither, which is a third of the copy's memory traffic.
+//! A block that a client writes is copied once and then lies in memory until its transaction group
+//! is synced, while hundreds of megabytes of others go by: whoever needs it next finds it in no
+//! cache. An ordinary copy reads every line it is about to overwrite, and drives what is useful out
+//! of the caches; stores past the cache do neither, which is a third of the copy's memory traffic.
 
 /// Below this the caches have room for it, and may be where it is wanted.
 const LARGE: usize = 64 << 10;
 
-/// `dst.copy_from_slice(src)`, past the cache if it is large. `dst` begins on a multiple of 64 bytes.
+/// `dst.copy_from_slice(src)`, past the cache if it is large. `dst` begins on a multiple of 64
+/// bytes.
 pub(crate) fn copy_away(dst: &mut [u8], src: &[u8]) {
     assert_eq!(dst.len(), src.len());
     let done = if src.len() >= LARGE { stream(dst, src) } else { 0 };
@@ -25,8 +27,9 @@ fn stream(dst: &mut [u8], src: &[u8]) -> usize {
     let mut done = 0;
     for (to, from) in lines {
         let (to, from) = (to.as_mut_ptr().cast::<__m128i>(), from.as_ptr().cast::<__m128i>());
-        // SAFETY: both are 64 bytes, four vectors; the loads ask for no alignment, and `to` has what the stores ask for, because the
-        // first line has. Streaming stores are part of every x86-64.
+        // SAFETY: both are 64 bytes, four vectors; the loads ask for no alignment, and `to` has
+        // what the stores ask for, because the first line has. Streaming stores are part of every
+        // x86-64.
         unsafe {
             let line = [
                 _mm_loadu_si128(from),
@@ -41,8 +44,8 @@ fn stream(dst: &mut [u8], src: &[u8]) -> usize {
         }
         done += 64;
     }
-    // Streaming stores may become visible late: whoever is handed the buffer on another core must find them.
-    // SAFETY: a part of every x86-64.
+    // Streaming stores may become visible late: whoever is handed the buffer on another core must
+    // find them. SAFETY: a part of every x86-64.
     unsafe { _mm_sfence() };
     done
 }

@@ -1,7 +1,8 @@
 //! A device: something with a size that takes batches of I/O.
 //!
-//! One required method does all I/O, [`Device::submit`], so that a backend sees as many operations at once as the
-//! caller has and can pass them on in one system call. The rest are conveniences on top of it.
+//! One required method does all I/O, [`Device::submit`], so that a backend sees as many operations
+//! at once as the caller has and can pass them on in one system call. The rest are conveniences on
+//! top of it.
 
 use std::io;
 use std::path::PathBuf;
@@ -28,7 +29,8 @@ pub enum IoOp {
     Write { offset: u64, data: IoVec },
     /// Makes every write that completed before this was submitted stable.
     Flush,
-    /// The contents of the range no longer matter. It may read as anything afterwards until written.
+    /// The contents of the range no longer matter. It may read as anything afterwards until
+    /// written.
     Discard { offset: u64, len: u64 },
     /// The range reads as zeroes afterwards, without the zeroes being sent.
     WriteZeroes { offset: u64, len: u64 },
@@ -81,7 +83,8 @@ pub struct DeviceInfo {
     pub can_discard: bool,
     pub can_write_zeroes: bool,
     pub is_block_dev: bool,
-    /// The file system that it lies on, by the kernel's number, if a FUSE server answers for that (maybe this process).
+    /// The file system that it lies on, by the kernel's number, if a FUSE server answers for that
+    /// (maybe this process).
     pub fuse: Option<u64>,
     /// How I/O is done, for people ("io_uring", "threads", "inline", "memory", ...).
     pub backend: &'static str,
@@ -142,7 +145,8 @@ pub trait Device: Send + Sync {
     }
 }
 
-/// Refuses an operation that leaves the device, so that a bad offset can neither grow a file nor read short.
+/// Refuses an operation that leaves the device, so that a bad offset can neither grow a file nor
+/// read short.
 pub fn check_bounds(op: &IoOp, size: u64) -> io::Result<()> {
     let (offset, len) = op.range();
     if offset.checked_add(len).is_some_and(|end| end <= size) {

@@ -26,10 +26,11 @@ pub trait Spawner: Send + Sync {
     fn spawn(&self, task: BoxFuture<'static, ()>);
     /// How many tasks can run at once.
     fn parallelism(&self) -> usize;
-    /// Runs `main` to its end on the calling thread, which must not be inside a task. The thread helps with
-    /// other tasks while it waits.
+    /// Runs `main` to its end on the calling thread, which must not be inside a task. The thread
+    /// helps with other tasks while it waits.
     fn drive(&self, main: BoxFuture<'_, ()>);
-    /// Where a simulator lets work that takes long on a real machine take time: see [`Env::interlude`].
+    /// Where a simulator lets work that takes long on a real machine take time: see
+    /// [`Env::interlude`].
     fn interlude(&self) -> Option<BoxFuture<'static, ()>> {
         None
     }
@@ -47,7 +48,8 @@ pub trait Rng: Send + Sync {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpenMode {
     pub write: bool,
-    /// Take the device for ourselves; fails with `ResourceBusy`, naming the holder, where someone else has it.
+    /// Take the device for ourselves; fails with `ResourceBusy`, naming the holder, where someone
+    /// else has it.
     pub exclusive: bool,
 }
 
@@ -66,7 +68,8 @@ pub struct DirEntry {
     pub kind: EntryKind,
 }
 
-/// Finds things by path: the devices, and the few small files the engine keeps outside pools (the cache file).
+/// Finds things by path: the devices, and the few small files the engine keeps outside pools (the
+/// cache file).
 pub trait Opener: Send + Sync {
     fn open(&self, path: &Path, mode: OpenMode) -> BoxFuture<'static, io::Result<Arc<dyn Device>>>;
     /// Entries of a directory, sorted by path.
@@ -94,7 +97,8 @@ impl Env {
         self.spawner.spawn(Box::pin(task));
     }
 
-    /// Starts a task and returns the future of its result. Dropping the handle leaves the task running.
+    /// Starts a task and returns the future of its result. Dropping the handle leaves the task
+    /// running.
     pub fn spawn_with_result<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
@@ -104,8 +108,9 @@ impl Env {
         handle
     }
 
-    /// Stands at the start of work that takes long without waiting. In a simulator, where computing takes no time, others may get
-    /// their turn here as they would beside it on another core; in the real world it does nothing.
+    /// Stands at the start of work that takes long without waiting. In a simulator, where computing
+    /// takes no time, others may get their turn here as they would beside it on another core; in
+    /// the real world it does nothing.
     pub async fn interlude(&self) {
         if let Some(others) = self.spawner.interlude() {
             others.await;

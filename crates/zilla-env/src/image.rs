@@ -1,14 +1,16 @@
-//! A sparse array of bytes with cheap snapshots: what memory devices and simulated disks are made of.
+//! A sparse array of bytes with cheap snapshots: what memory devices and simulated disks are made
+//! of.
 //!
-//! Chunks are shared between clones and copied when one of them writes, so the power can be cut at every write of
-//! a run and each cut kept as an image of its own.
+//! Chunks are shared between clones and copied when one of them writes, so the power can be cut at
+//! every write of a run and each cut kept as an image of its own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const CHUNK: usize = 16 << 10;
 
-/// Bytes that read as zero until written. Bounds are the caller's matter: the image itself has no end.
+/// Bytes that read as zero until written. Bounds are the caller's matter: the image itself has no
+/// end.
 #[derive(Clone, Default)]
 pub struct SparseImage {
     chunks: BTreeMap<u64, Arc<[u8; CHUNK]>>,
@@ -50,7 +52,8 @@ impl SparseImage {
         if first > last {
             return;
         }
-        // Whole chunks in between are dropped, found by key so that the cost is what exists, not what is asked.
+        // Whole chunks in between are dropped, found by key so that the cost is what exists, not
+        // what is asked.
         let gone: Vec<u64> = self.chunks.range(first..last).map(|(k, _)| *k).collect();
         for key in gone {
             self.chunks.remove(&key);
@@ -67,7 +70,8 @@ impl SparseImage {
         }
     }
 
-    /// Whether neither was written to since one was cloned from the other. Equal images that came about otherwise are not the same.
+    /// Whether neither was written to since one was cloned from the other. Equal images that came
+    /// about otherwise are not the same.
     pub fn is_same(&self, other: &SparseImage) -> bool {
         let (a, b) = (&self.chunks, &other.chunks);
         a.len() == b.len() && a.iter().zip(b).all(|((i, x), (j, y))| i == j && Arc::ptr_eq(x, y))

@@ -1,7 +1,9 @@
-//! Memory for keys: never swapped out where the system lets us, never in a core dump, overwritten when it is given back.
+//! Memory for keys: never swapped out where the system lets us, never in a core dump, overwritten
+//! when it is given back.
 //!
-//! Each value has pages of its own, so that locking one does not depend on its neighbours. A process may lock only so much
-//! (`RLIMIT_MEMLOCK`, 8 MiB in most systems); beyond that a key is kept unlocked rather than refused.
+//! Each value has pages of its own, so that locking one does not depend on its neighbours. A
+//! process may lock only so much (`RLIMIT_MEMLOCK`, 8 MiB in most systems); beyond that a key is
+//! kept unlocked rather than refused.
 
 use std::fmt;
 use std::ops::Deref;
@@ -33,14 +35,16 @@ impl<const N: usize> Locked<N> {
         };
         let ptr = map.ok().and_then(NonNull::new);
         let Some(ptr) = ptr else { panic!("out of memory for a key") };
-        // SAFETY: the range is the mapping just made. Both calls only change how the kernel treats it.
+        // SAFETY: the range is the mapping just made. Both calls only change how the kernel treats
+        // it.
         unsafe {
             // (Refused beyond the limit of the process: the key is then as safe as other memory.)
             let _ = mlock(ptr.as_ptr(), Self::PAGES);
             let _ = madvise(ptr.as_ptr(), Self::PAGES, Advice::LinuxDontDump);
         }
         let mut locked = Locked { ptr: ptr.cast() };
-        // SAFETY: the mapping is zeroed, at least N bytes long, aligned to a page, and nobody else's.
+        // SAFETY: the mapping is zeroed, at least N bytes long, aligned to a page, and nobody
+        // else's.
         fill(unsafe { locked.ptr.as_mut() })?;
         Ok(locked)
     }
@@ -63,7 +67,8 @@ impl<const N: usize> fmt::Debug for Locked<N> {
 impl<const N: usize> Drop for Locked<N> {
     fn drop(&mut self) {
         for i in 0..N {
-            // SAFETY: within the mapping. Volatile, so that the compiler does not leave out what nobody reads again.
+            // SAFETY: within the mapping. Volatile, so that the compiler does not leave out what
+            // nobody reads again.
             unsafe { self.ptr.cast::<u8>().add(i).write_volatile(0) };
         }
         // SAFETY: the mapping made in `new`, which nothing refers to any more.

@@ -1,4 +1,5 @@
-//! A device in memory: sparse, complete inside `submit`. For tests, and the body of modelled devices.
+//! A device in memory: sparse, complete inside `submit`. For tests, and the body of modelled
+//! devices.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,14 +1,16 @@
 //! Letting a thread that would only sleep until its I/O is done do that I/O itself.
 //!
-//! A device's I/O is handed to the kernel or to another thread and its end told by a third, so that a thread that runs many tasks is never
-//! kept. A thread that runs one ([`crate::block_on`]) gains nothing from that: it sleeps meanwhile, and each handing over wakes
-//! someone, which on a virtual machine takes as long as a fast disk's write. So two sides can agree. The thread says how long it
-//! may be kept ([`own_thread`]); whoever submits says that this I/O is the one that is waited for next, and how long such a one takes
-//! ([`waiting_here`]); and then the device does it by a plain system call on the submitting thread. It is for the last of the I/Os that
-//! are waited for together: those before it are already on their way.
+//! A device's I/O is handed to the kernel or to another thread and its end told by a third, so that
+//! a thread that runs many tasks is never kept. A thread that runs one ([`crate::block_on`]) gains
+//! nothing from that: it sleeps meanwhile, and each handing over wakes someone, which on a virtual
+//! machine takes as long as a fast disk's write. So two sides can agree. The thread says how long
+//! it may be kept ([`own_thread`]); whoever submits says that this I/O is the one that is waited
+//! for next, and how long such a one takes ([`waiting_here`]); and then the device does it by a
+//! plain system call on the submitting thread. It is for the last of the I/Os that are waited for
+//! together: those before it are already on their way.
 //!
-//! What is kept true: only the first submission under [`waiting_here`] is meant, not what its completion starts on this thread;
-//! and a thread of the executor never blocks.
+//! What is kept true: only the first submission under [`waiting_here`] is meant, not what its
+//! completion starts on this thread; and a thread of the executor never blocks.
 
 use std::cell::Cell;
 use std::future::Future;

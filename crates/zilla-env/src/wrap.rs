@@ -1,4 +1,5 @@
-//! A world whose devices are wrapped as they are opened: in a model of a slower disk, in faults, in a counter.
+//! A world whose devices are wrapped as they are opened: in a model of a slower disk, in faults, in
+//! a counter.
 
 use std::io;
 use std::path::{Path, PathBuf};

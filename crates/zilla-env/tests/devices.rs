@@ -18,7 +18,8 @@ fn env(io: IoBackend) -> Env {
     real_env_with(RealConfig { threads: 2, io, direct: true })
 }
 
-/// Runs `test` with a new file in the target's disk file system and one in memory, by every backend.
+/// Runs `test` with a new file in the target's disk file system and one in memory, by every
+/// backend.
 fn everywhere(test: impl Fn(&Env, &Path)) {
     for io in [IoBackend::Inline, IoBackend::Threads, IoBackend::Uring, IoBackend::Auto] {
         for base in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
@@ -69,7 +70,8 @@ fn what_is_written_is_read() {
     });
 }
 
-/// What a thread asks to do itself is done when the submission returns, whatever the way of doing I/O.
+/// What a thread asks to do itself is done when the submission returns, whatever the way of doing
+/// I/O.
 #[test]
 fn a_patient_thread_does_its_own_io() {
     with_devices(|_, dev| {

@@ -1,4 +1,5 @@
-//! Mounts a file system on a store in memory: what the FUSE server and the file layer cost without disks.
+//! Mounts a file system on a store in memory: what the FUSE server and the file layer cost without
+//! disks.
 //!
 //! `memory MOUNTPOINT [writeback] [posixacl]`, until it is unmounted.
 

@@ -1,6 +1,8 @@
-//! Makes a pool of one file, or opens it if it is there, and mounts its root file system: the whole way a file's bytes go, without the daemon.
+//! Makes a pool of one file, or opens it if it is there, and mounts its root file system: the whole
+//! way a file's bytes go, without the daemon.
 //!
-//! `pool IMAGE MOUNTPOINT [mirror|raidz1|raidz2] [posixacl]`, until it is unmounted; then the pool is exported.
+//! `pool IMAGE MOUNTPOINT [mirror|raidz1|raidz2] [posixacl]`, until it is unmounted; then the pool
+//! is exported.
 
 use std::path::{Path, PathBuf};
 use zilla::{Import, NewPool, NewVdev, Pool};

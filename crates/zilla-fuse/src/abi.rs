@@ -1,6 +1,8 @@
-//! The protocol's numbers and structures (Linux's `uapi/linux/fuse.h`, version 7.38; all in the machine's byte order).
+//! The protocol's numbers and structures (Linux's `uapi/linux/fuse.h`, version 7.38; all in the
+//! machine's byte order).
 
-/// What a cursor over a request's body gives when the body is too short: the kernel never sends that, but nothing here trusts it.
+/// What a cursor over a request's body gives when the body is too short: the kernel never sends
+/// that, but nothing here trusts it.
 pub(crate) struct Short;
 
 pub(crate) const IN_HEADER: usize = 40;

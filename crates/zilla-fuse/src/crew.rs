@@ -1,31 +1,38 @@
 //! The threads that serve all mounts of the process.
 //!
-//! What a program waits for when it works on files is less the answer to a request than the wakings: of the thread that takes the
-//! request, and of itself. So the thread that has answered a request reads the next one of that mount itself; nothing is handed
-//! from thread to thread. And as most mounts are idle, none has threads of its own: a quiet mount costs a descriptor in the
+//! What a program waits for when it works on files is less the answer to a request than the
+//! wakings: of the thread that takes the request, and of itself. So the thread that has answered a
+//! request reads the next one of that mount itself; nothing is handed from thread to thread. And as
+//! most mounts are idle, none has threads of its own: a quiet mount costs a descriptor in the
 //! crew's epoll set.
 //!
-//! **The turn.** Each mount has one turn. Whoever has it reads the mount's requests: the epoll set, which wakes one thread
-//! when there is a request and by that gives it the turn (`EPOLLONESHOT`), or that thread. It keeps the turn over requests
-//! that are short. Before it does what may keep it longer (much data, waiting for a disk) or when it sees that more requests wait
-//! than one thread should answer, it passes the turn back to the set ([`Turn::pass`]), so that another thread takes the next
-//! request meanwhile. A request that must wait becomes a task of the engine, and its thread reads on.
+//! **The turn.** Each mount has one turn. Whoever has it reads the mount's requests: the epoll set,
+//! which wakes one thread when there is a request and by that gives it the turn (`EPOLLONESHOT`),
+//! or that thread. It keeps the turn over requests that are short. Before it does what may keep it
+//! longer (much data, waiting for a disk) or when it sees that more requests wait than one thread
+//! should answer, it passes the turn back to the set ([`Turn::pass`]), so that another thread takes
+//! the next request meanwhile. A request that must wait becomes a task of the engine, and its
+//! thread reads on.
 //!
-//! **Lingering.** A thread with the turn and no request waits for the next one at the mount itself, for [`LINGER`]: a client that asks
-//! again and again wakes it there with one system call less than through the set. It does so only while another thread waits
-//! at the set, so that there is always one for all other mounts.
+//! **Lingering.** A thread with the turn and no request waits for the next one at the mount itself,
+//! for [`LINGER`]: a client that asks again and again wakes it there with one system call less than
+//! through the set. It does so only while another thread waits at the set, so that there is always
+//! one for all other mounts.
 //!
-//! **How many.** A thread that comes back from the set and leaves nobody there starts another, up to a bound. At the bound no one lingers, and a
-//! busy mount's thread gives the turn back every [`ROUND`] requests: then each of many busy mounts is served in its turn, for the
-//! set reports those that are ready one after the other. Threads that nobody needs end after [`IDLE`].
+//! **How many.** A thread that comes back from the set and leaves nobody there starts another, up
+//! to a bound. At the bound no one lingers, and a busy mount's thread gives the turn back every
+//! [`ROUND`] requests: then each of many busy mounts is served in its turn, for the set reports
+//! those that are ready one after the other. Threads that nobody needs end after [`IDLE`].
 //!
-//! What is kept true: nothing that a thread does with a request waits for another mount's answer. What may (a device that is a
-//! file of such a mount, a call by path) waits elsewhere ([`zilla_env::apart`]); so a bounded crew is always enough.
-//! What a panic leaves half done nobody may go on with, and a mount that nobody serves would hang its users: as with the
-//! engine's own threads, dying is the safe way out.
+//! What is kept true: nothing that a thread does with a request waits for another mount's answer.
+//! What may (a device that is a file of such a mount, a call by path) waits elsewhere
+//! ([`zilla_env::apart`]); so a bounded crew is always enough. What a panic leaves half done nobody
+//! may go on with, and a mount that nobody serves would hang its users: as with the engine's own
+//! threads, dying is the safe way out.
 //!
-//! **Deliberately absent**: looking for the next request in a loop before sleeping, and scheduling classes that draw the client to the
-//! server's core. Both made a lone client faster and took time from everyone else on a busy machine.
+//! **Deliberately absent**: looking for the next request in a loop before sleeping, and scheduling
+//! classes that draw the client to the server's core. Both made a lone client faster and took time
+//! from everyone else on a busy machine.
 
 use crate::abi::Short;
 use crate::dev::{Dev, Read};
@@ -40,15 +47,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How long a thread waits at its mount for the next request: long beside a client's pauses between requests, short beside what people
-/// call idle.
+/// How long a thread waits at its mount for the next request: long beside a client's pauses between
+/// requests, short beside what people call idle.
 const LINGER: Duration = Duration::from_millis(20);
 /// Requests of one mount after which others are looked at, where all threads are at work.
 const ROUND: u32 = 64;
 /// How long a thread stays that nobody needs.
 const IDLE: Duration = Duration::from_secs(10);
-/// Threads for each core, and at least and at most. What they do is computing; whoever waits for a disk is no thread, but for a log's
-/// block that a thread writes itself (`zilla_env::patience`).
+/// Threads for each core, and at least and at most. What they do is computing; whoever waits for a
+/// disk is no thread, but for a log's block that a thread writes itself (`zilla_env::patience`).
 const PER_CORE: usize = 2;
 const AT_LEAST: usize = 4;
 const AT_MOST: usize = 16;

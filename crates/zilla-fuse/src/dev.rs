@@ -40,7 +40,8 @@ impl Dev {
         Ok(rustix::fs::fcntl_setfl(&self.fd, flags | OFlags::NONBLOCK)?)
     }
 
-    /// The next request, into `buf`, where data are to lie in buffers of the length that `record` gives.
+    /// The next request, into `buf`, where data are to lie in buffers of the length that `record`
+    /// gives.
     pub(crate) fn read(&self, buf: &mut Buffer, record: impl FnOnce() -> usize) -> io::Result<Read> {
         match rustix::io::readv(&self.fd, &mut buf.space(record)) {
             Ok(0) => Ok(Read::Gone),

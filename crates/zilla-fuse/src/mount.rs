@@ -1,7 +1,9 @@
-//! Attaching the device to a directory: with the mount system call where that is allowed, else through `fusermount3`.
+//! Attaching the device to a directory: with the mount system call where that is allowed, else
+//! through `fusermount3`.
 //!
-//! The directory may lie in another file system of this process, so whatever goes by path is done apart ([`zilla_env::apart`]): who waits
-//! here for that other file system holds up neither it nor the end of the process.
+//! The directory may lie in another file system of this process, so whatever goes by path is done
+//! apart ([`zilla_env::apart`]): who waits here for that other file system holds up neither it nor
+//! the end of the process.
 
 use crate::mountinfo;
 use crate::session::Options;
@@ -47,8 +49,8 @@ pub(crate) fn open_dir(path: &Path, how: OFlags) -> io::Result<OwnedFd> {
     fds.into_iter().next().ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// What [`attach`] has mounted: what its directory is called, the number of the file system, and the
-/// session's device.
+/// What [`attach`] has mounted: what its directory is called, the number of the file system, and
+/// the session's device.
 pub(crate) struct Attached {
     pub(crate) path: PathBuf,
     pub(crate) device: u64,
@@ -155,7 +157,8 @@ fn flags(opts: &Options) -> MountFlags {
     flags
 }
 
-/// Changes the options of what is mounted. Only root may; `PermissionDenied` says that it has to be mounted anew.
+/// Changes the options of what is mounted. Only root may; `PermissionDenied` says that it has to be
+/// mounted anew.
 pub(crate) fn change(mountpoint: &Path, device: u64, opts: &Options) -> io::Result<()> {
     if !is_root() {
         return Err(io::ErrorKind::PermissionDenied.into());
@@ -168,7 +171,8 @@ fn change_here(mountpoint: &Path, device: u64, opts: &Options) -> io::Result<()>
     let root = open_mounted(mountpoint, device)?;
     let target = by_descriptor(root.as_fd());
     match rustix::mount::mount_remount(target.as_str(), flags(opts), "") {
-        // Someone writes to an open file. From now on he is refused by the server; no new one gets that far.
+        // Someone writes to an open file. From now on he is refused by the server; no new one gets
+        // that far.
         Err(rustix::io::Errno::BUSY) if opts.readonly => {
             let writable = Options { readonly: false, ..opts.clone() };
             Ok(rustix::mount::mount_remount(target.as_str(), flags(&writable), "")?)
@@ -211,7 +215,8 @@ fn mount_directly(dir: BorrowedFd<'_>, opts: &Options) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Without `allow_other` the kernel lets nobody but the mounting user into a file system, not even the helper that runs as root.
+/// Without `allow_other` the kernel lets nobody but the mounting user into a file system, not even
+/// the helper that runs as root.
 const NESTED: &str = "; if that is inside a file system of your own, either put the line 'user_allow_other' into /etc/fuse.conf (as root), \
                       or give this one a mountpoint elsewhere";
 
@@ -311,10 +316,10 @@ fn receive_fd(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     Ok(None)
 }
 
-/// Detaches the file system that has this number; with `force` even if files are in use, whose users
-/// then lose them when they close them. False if it is mounted nowhere any more: somebody else has
-/// detached it. What has come to be at its path, or lies over it, is left alone, and so is the file
-/// system then.
+/// Detaches the file system that has this number; with `force` even if files are in use, whose
+/// users then lose them when they close them. False if it is mounted nowhere any more: somebody
+/// else has detached it. What has come to be at its path, or lies over it, is left alone, and so is
+/// the file system then.
 pub(crate) fn detach(mountpoint: &Path, device: u64, force: bool) -> io::Result<bool> {
     let mountpoint = mountpoint.to_owned();
     aside(move || {
@@ -331,8 +336,8 @@ pub(crate) fn detach(mountpoint: &Path, device: u64, force: bool) -> io::Result<
     })
 }
 
-/// Why what is not to be found at its path (`failed`: the path cannot be looked at) cannot be detached
-/// there; None if it is not mounted.
+/// Why what is not to be found at its path (`failed`: the path cannot be looked at) cannot be
+/// detached there; None if it is not mounted.
 fn elsewhere(mountpoint: &Path, device: u64, failed: Option<io::Error>) -> Option<io::Error> {
     if device == 0 {
         let what = format!("it cannot be told what is mounted there: umount {}", mountpoint.display());
@@ -367,7 +372,8 @@ fn detach_by_helper(mountpoint: &Path, force: bool) -> io::Result<()> {
     Err(io::Error::new(kind, format!("fusermount3: {}", text.trim())))
 }
 
-/// Takes a mount away whose server died. Anything else at that place is left alone; true if there was one.
+/// Takes a mount away whose server died. Anything else at that place is left alone; true if there
+/// was one.
 pub fn clear_stale(mountpoint: &Path) -> io::Result<bool> {
     let mountpoint = mountpoint.to_owned();
     aside(move || {

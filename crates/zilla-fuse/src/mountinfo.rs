@@ -1,5 +1,5 @@
-//! What is mounted where, from the kernel's own table. Reading it asks no server of a file system, so
-//! it never waits for one.
+//! What is mounted where, from the kernel's own table. Reading it asks no server of a file system,
+//! so it never waits for one.
 //!
 //! A path alone does not tell: a directory above a mountpoint may have been renamed, and something
 //! else may be mounted over it. The table names file systems by their numbers. Other processes may
@@ -60,9 +60,9 @@ fn row(line: &[u8]) -> Option<MountedAt> {
     })
 }
 
-/// Whether a file system is surely mounted at other places that stay when it is unmounted here: what
-/// `mount --bind` made, or what another mount namespace has, such as a container's. (Where mounts
-/// follow those of this namespace, as services' do, they go with its own.)
+/// Whether a file system is surely mounted at other places that stay when it is unmounted here:
+/// what `mount --bind` made, or what another mount namespace has, such as a container's. (Where
+/// mounts follow those of this namespace, as services' do, they go with its own.)
 pub fn has_copies(device: u64) -> bool {
     let own = mounted().unwrap_or_default();
     let Some(here) = own.iter().find(|m| m.device == device) else { return false };

@@ -7,8 +7,8 @@ use std::io;
 use std::sync::Arc;
 use zilla::NodeId;
 
-/// For whoever changes a mounted file system behind the mount's back. Must not be used by a thread that serves the mount: the
-/// kernel waits for running requests.
+/// For whoever changes a mounted file system behind the mount's back. Must not be used by a thread
+/// that serves the mount: the kernel waits for running requests.
 #[derive(Clone)]
 pub struct Notifier(pub(crate) Arc<Session>);
 

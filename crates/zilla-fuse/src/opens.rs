@@ -1,31 +1,40 @@
 //! How the kernel is to treat the files it opens: through its page cache, or directly.
 //!
-//! **Writes that are to be stable.** Through the cache, a write to a file opened with O_DSYNC or O_SYNC comes here as a write and then an fsync, each
-//! with the file locked against all other writers: two round trips, and no two writers can share a commit. Directly, it comes as one request,
-//! several at once, and each is answered when it is stable. Measured on a mirror on disk, 8K writes of 1, 10 and 32 processes: 2,700, 2,400
-//! and 2,100 a second through the cache, 3,500, 8,800 and 21,500 directly.
+//! **Writes that are to be stable.** Through the cache, a write to a file opened with O_DSYNC or
+//! O_SYNC comes here as a write and then an fsync, each with the file locked against all other
+//! writers: two round trips, and no two writers can share a commit. Directly, it comes as one
+//! request, several at once, and each is answered when it is stable. Measured on a mirror on disk,
+//! 8K writes of 1, 10 and 32 processes: 2,700, 2,400 and 2,100 a second through the cache, 3,500,
+//! 8,800 and 21,500 directly.
 //!
-//! **New files that are only written**, as cp, tar and shells make them. Through the cache each byte is copied once more, into pages that
-//! the kernel has to find first, and that take memory which the ARC has a use for; and before the first write the kernel asks whether there are
-//! capabilities to be taken from the file. In return, who is the first to read one gets it from the ARC instead of the kernel. Measured on two
-//! virtual cores, in memory: 400 MB that do not compress are written at 310 MB/s instead of 165; files of 4K are made 1.3 times as fast, by one
-//! process or four, and read for the first time at 55,000 a second instead of 190,000.
+//! **New files that are only written**, as cp, tar and shells make them. Through the cache each
+//! byte is copied once more, into pages that the kernel has to find first, and that take memory
+//! which the ARC has a use for; and before the first write the kernel asks whether there are
+//! capabilities to be taken from the file. In return, who is the first to read one gets it from the
+//! ARC instead of the kernel. Measured on two virtual cores, in memory: 400 MB that do not compress
+//! are written at 310 MB/s instead of 165; files of 4K are made 1.3 times as fast, by one process
+//! or four, and read for the first time at 55,000 a second instead of 190,000.
 //!
-//! Two ways to one file's data need not agree: on older kernels a page read while a direct write is under way may be what was there before, and
-//! stays. So who has a file open for stable writes has all who open it meanwhile go the same way. (Programs that write so and map the same file
-//! besides, LMDB does, have opened it for the mapping before.) Who reads a new file goes through the cache; new files are written directly where the
-//! kernel forgets the pages once more when such a write is done ([`new_directly`]).
+//! Two ways to one file's data need not agree: on older kernels a page read while a direct write is
+//! under way may be what was there before, and stays. So who has a file open for stable writes has
+//! all who open it meanwhile go the same way. (Programs that write so and map the same file
+//! besides, LMDB does, have opened it for the mapping before.) Who reads a new file goes through
+//! the cache; new files are written directly where the kernel forgets the pages once more when such
+//! a write is done ([`new_directly`]).
 //!
-//! Being asked for every file costs each open a request, and another when it is closed; reading many small files that the kernel has in
-//! its cache takes more than twice as long. So who has not opened one file for stable writes among [`ENOUGH`] is not expected to, and the kernel
-//! is told, once and for all until it is mounted anew, that it need not ask. It goes on asking for new files.
+//! Being asked for every file costs each open a request, and another when it is closed; reading
+//! many small files that the kernel has in its cache takes more than twice as long. So who has not
+//! opened one file for stable writes among [`ENOUGH`] is not expected to, and the kernel is told,
+//! once and for all until it is mounted anew, that it need not ask. It goes on asking for new
+//! files.
 
 use crate::abi::{self, fopen};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use zilla::NodeId;
 
-/// So many files are opened before the kernel is told not to ask. They cost a fiftieth of a second together.
+/// So many files are opened before the kernel is told not to ask. They cost a fiftieth of a second
+/// together.
 const ENOUGH: u32 = 1000;
 
 /// Handles say how their file was opened. Through the cache:
@@ -88,8 +97,9 @@ fn is_stable(flags: u32) -> bool {
     flags & abi::O_ACCMODE != abi::O_RDONLY && flags & abi::O_DSYNC != 0
 }
 
-/// Whether new files may be written directly: from Linux 6.19 on, 6.18.10 and 6.12.70 of the long-lived ones. That is when "fuse: Invalidate the
-/// page cache after FOPEN_DIRECT_IO write" was certainly in; and they all say when a new file is closed, even where they do not ask for others.
+/// Whether new files may be written directly: from Linux 6.19 on, 6.18.10 and 6.12.70 of the
+/// long-lived ones. That is when "fuse: Invalidate the page cache after FOPEN_DIRECT_IO write" was
+/// certainly in; and they all say when a new file is closed, even where they do not ask for others.
 pub(crate) fn new_directly(linux: [u32; 3]) -> bool {
     match linux {
         [6, 12, patch] => patch >= 70,
@@ -139,7 +149,8 @@ impl Opens {
         let written = flags & abi::O_ACCMODE == abi::O_WRONLY;
         if !st.new || !written || is_stable(flags) && st.left != Some(0) {
             drop(st);
-            // Should the kernel have been told meanwhile that it need not ask: it did, and this is how it is without.
+            // Should the kernel have been told meanwhile that it need not ask: it did, and this is
+            // how it is without.
             return self.open(node, flags).unwrap_or_default();
         }
         st.files.insert(node, File { users: 1, way: Way::New });

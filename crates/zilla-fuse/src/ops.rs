@@ -26,7 +26,8 @@ const S_IXGRP: u32 = 0o010;
 
 pub(crate) type Done = Result<Reply, Short>;
 
-/// An answer, `None` for requests that get none; or not at once, because something must be read first.
+/// An answer, `None` for requests that get none; or not at once, because something must be read
+/// first.
 pub(crate) type AtOnce = Option<Result<Option<Reply>, Short>>;
 
 fn now<T>(r: Now<T>, reply: impl FnOnce(T) -> Reply) -> AtOnce {
@@ -225,7 +226,8 @@ impl Session {
             op::COPY_FILE_RANGE => self.copy(r, a).await,
             op::IOCTL => self.ioctl(&r.header, a).await,
             op::DESTROY => Ok(Reply::ok()),
-            // Opening, closing, access checks, locks: the kernel does them by itself once it has been told.
+            // Opening, closing, access checks, locks: the kernel does them by itself once it has
+            // been told.
             _ => Ok(Reply::errno(ENOSYS)),
         }
     }
@@ -443,7 +445,8 @@ impl Session {
             false => self.fs.write_vectored(node, off, data, kill).await.map(drop),
         };
         self.disarmed(node, kill);
-        // A write can ask for it itself (RWF_DSYNC). The kernel sees to that only where it goes through the cache.
+        // A write can ask for it itself (RWF_DSYNC). The kernel sees to that only where it goes
+        // through the cache.
         let stable = handle == STABLE || sync && !(self.kernel_syncs && handle == CACHED);
         if stable && written.is_ok() {
             written = self.fs.fsync(node).await;
@@ -508,7 +511,8 @@ impl Session {
         Ok(Reply::head(out.0))
     }
 
-    /// Entries with their files' attributes; true if they did not all fit. The kernel counts a use of each file it is told of.
+    /// Entries with their files' attributes; true if they did not all fit. The kernel counts a use
+    /// of each file it is told of.
     async fn put_plus(
         &self,
         dir: u64,

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use zilla::{Attr, Errno, Error, ReadData, StatFs};
 
-/// How long the kernel may keep what only this mount changes: a year, for the protocol has no "for ever".
+/// How long the kernel may keep what only this mount changes: a year, for the protocol has no "for
+/// ever".
 const LASTING: u64 = 365 * 24 * 3600;
 
 #[derive(Default)]
@@ -112,7 +113,8 @@ impl Out {
     }
 }
 
-/// How long attributes hold: `blocks` changes by itself when a file's txg is synced, so till then not long.
+/// How long attributes hold: `blocks` changes by itself when a file's txg is synced, so till then
+/// not long.
 fn validity(attr: &Attr) -> (u64, u32) {
     if attr.settled { (LASTING, 0) } else { (1, 0) }
 }

@@ -1,7 +1,7 @@
 //! Requests, and how they come out of the buffer a thread reads them into.
 //!
-//! Small ones are copied, so that the buffer is there for the next one. The data of a large write stay where the kernel has put them,
-//! and become the engine's.
+//! Small ones are copied, so that the buffer is there for the next one. The data of a large write
+//! stay where the kernel has put them, and become the engine's.
 
 use crate::abi::{Args, Header, IN_HEADER, Short, WRITE_HEADER, op};
 use crate::opens::STABLE;
@@ -39,7 +39,8 @@ impl Request {
     pub(crate) fn is_farewell(&self) -> bool {
         matches!(self.header.opcode, op::FORGET | op::BATCH_FORGET | op::RELEASE)
     }
-    /// Whether it is there to wait for a disk. If that is a quick one its thread may as well do the I/O itself.
+    /// Whether it is there to wait for a disk. If that is a quick one its thread may as well do the
+    /// I/O itself.
     pub(crate) fn waits(&self) -> bool {
         match self.header.opcode {
             op::FSYNC | op::FSYNCDIR => true,
@@ -52,8 +53,9 @@ impl Request {
     }
 }
 
-/// Where a thread reads requests. A write's data come to lie behind its headers in buffers of a record each: the engine takes them over,
-/// and what it keeps of them is no more than what it counts.
+/// Where a thread reads requests. A write's data come to lie behind its headers in buffers of a
+/// record each: the engine takes them over, and what it keeps of them is no more than what it
+/// counts.
 pub(crate) struct Buffer {
     headers: [u8; WRITE_HEADER],
     data: Vec<IoBuf>,
@@ -79,7 +81,8 @@ impl Buffer {
         }
     }
 
-    /// Room for any request. What was taken is replaced by buffers of the length that `record` gives.
+    /// Room for any request. What was taken is replaced by buffers of the length that `record`
+    /// gives.
     pub(crate) fn space(&mut self, record: impl FnOnce() -> usize) -> SmallVec<[IoSliceMut<'_>; 12]> {
         let mut room: usize = self.data.iter().map(|b| b.len()).sum();
         if room < self.max_write {
@@ -93,7 +96,8 @@ impl Buffer {
         once(IoSliceMut::new(&mut self.headers)).chain(data).collect()
     }
 
-    /// The request of `len` bytes that was read, taken out. A large write's data go with their buffers, all else is copied.
+    /// The request of `len` bytes that was read, taken out. A large write's data go with their
+    /// buffers, all else is copied.
     pub(crate) fn take(&mut self, len: usize) -> Result<Request, Short> {
         let headers = &self.headers[..len.min(WRITE_HEADER)];
         let header = Header::decode(headers, len)?;

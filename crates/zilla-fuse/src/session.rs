@@ -34,8 +34,9 @@ pub struct Options {
     pub atime: bool,
     /// What is shown of it; when times of reading change, the engine knows.
     pub relatime: bool,
-    /// Others than the mounting user may look in; `fusermount3` too, which is another for the kernel, so that only then an ordinary
-    /// user's file system can have a mount point in another. Root only, unless /etc/fuse.conf says otherwise.
+    /// Others than the mounting user may look in; `fusermount3` too, which is another for the
+    /// kernel, so that only then an ordinary user's file system can have a mount point in another.
+    /// Root only, unless /etc/fuse.conf says otherwise.
     pub allow_other: bool,
     /// Let the kernel gather writes (see the crate's head for why not).
     pub writeback: bool,
@@ -57,7 +58,8 @@ impl Options {
     }
 }
 
-/// I/O that usually takes no longer is waited for by the thread that has the request in hand: handing it over would take as long.
+/// I/O that usually takes no longer is waited for by the thread that has the request in hand:
+/// handing it over would take as long.
 const QUICK: Duration = Duration::from_micros(500);
 
 /// So long is waited for times of reading to be written when the file system was unmounted: a
@@ -111,9 +113,10 @@ pub fn mount_on(fs: Arc<Filesystem>, env: Env, dir: OwnedFd, opts: &Options) -> 
     Ok(Mount { session, mountpoint, device, detached: false.into() })
 }
 
-/// The kernel follows a write to be made stable with an fsync, and has the file locked during each. So a commit in the write would keep all others
-/// out; the fsyncs come after the writes of all who waited for the lock, and the first makes them all stable. Seen in the
-/// sources of Linux 6.1 and in what 6.18 sends; older ones are not trusted.
+/// The kernel follows a write to be made stable with an fsync, and has the file locked during each.
+/// So a commit in the write would keep all others out; the fsyncs come after the writes of all who
+/// waited for the lock, and the first makes them all stable. Seen in the sources of Linux 6.1 and
+/// in what 6.18 sends; older ones are not trusted.
 fn kernel_syncs(linux: [u32; 3]) -> bool {
     linux >= [6, 1, 0]
 }
@@ -146,12 +149,13 @@ impl Mount {
     pub fn notifier(&self) -> Notifier {
         Notifier(self.session.clone())
     }
-    /// Has the kernel send what was changed in mapped files and not written yet, which is lost if the
-    /// mount is taken away from who has it.
+    /// Has the kernel send what was changed in mapped files and not written yet, which is lost if
+    /// the mount is taken away from who has it.
     pub fn write_back(&self) -> io::Result<()> {
         write_back(&self.mountpoint, self.device)
     }
-    /// Unmounts. Without `force`, files in use make it fail. [`Mount::gone`] tells when the last request is through.
+    /// Unmounts. Without `force`, files in use make it fail. [`Mount::gone`] tells when the last
+    /// request is through.
     pub fn unmount(&self, force: bool) -> io::Result<()> {
         if self.is_going() {
             // Nothing may be left of it but the mount, if the connection broke off.
@@ -169,7 +173,8 @@ impl Mount {
     pub fn is_gone(&self) -> bool {
         self.session.gone.load(Ordering::Acquire)
     }
-    /// Whether someone unmounted it, even if the last of it still runs: the kernel knows at once, its threads a moment later.
+    /// Whether someone unmounted it, even if the last of it still runs: the kernel knows at once,
+    /// its threads a moment later.
     pub fn is_going(&self) -> bool {
         self.is_gone() || self.detached.load(Ordering::Acquire) || self.session.dev.is_cut()
     }
@@ -179,7 +184,8 @@ impl Mount {
     pub fn lives_elsewhere(&self) -> bool {
         self.detached.load(Ordering::Acquire) && !self.is_gone() && !self.session.dev.is_cut()
     }
-    /// Changes what the kernel heeds of the options while it is mounted. Refused with `PermissionDenied` to who is not root.
+    /// Changes what the kernel heeds of the options while it is mounted. Refused with
+    /// `PermissionDenied` to who is not root.
     pub fn change(&self, opts: &Options) -> io::Result<()> {
         change(&self.mountpoint, self.device, opts)
     }
@@ -288,7 +294,8 @@ impl Session {
             .u32(abi::MINOR.min(minor))
             .u32(readahead.max(MAX_WRITE as u32))
             .u32(agreed as u32);
-        // Requests in flight for readahead and write-back; the default of 12 starves a pool of several disks.
+        // Requests in flight for readahead and write-back; the default of 12 starves a pool of
+        // several disks.
         out.u16(128).u16(96).u32(MAX_WRITE as u32).u32(1);
         out.u16((MAX_WRITE / 4096) as u16).u16(0).u32((agreed >> 32) as u32);
         out.0.resize(64, 0);
@@ -342,8 +349,8 @@ impl Served for Session {
         let unique = request.header.unique;
         // Who has forgotten or closed something goes on, and asks for something else meanwhile.
         let farewell = request.is_farewell();
-        // Where there is no core for another thread beside the client's, one after the other is soonest done; but those that wait for a
-        // disk wait together.
+        // Where there is no core for another thread beside the client's, one after the other is
+        // soonest done; but those that wait for a disk wait together.
         let together = self.cores > 2 || request.waits();
         let more = !farewell && (request.is_long() || together && self.dev.has_request());
         if more {

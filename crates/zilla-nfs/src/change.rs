@@ -224,7 +224,8 @@ async fn make(dir: &At, name: &[u8], new: NewFile<'_>, want: &Wanted) -> Result<
     };
     let furnished = furnish(dir, &made, want).await;
     if furnished.is_err() && !snapshot {
-        // Nobody is told of it, so it is not to be there. (What cannot be taken away is told below.)
+        // Nobody is told of it, so it is not to be there. (What cannot be taken away is told
+        // below.)
         if let Err(e) = fs.remove_judged(dir.node, name, is_dir, made.node).await {
             tracing::warn!("nfs: what could not be made whole is left: {e}");
         }

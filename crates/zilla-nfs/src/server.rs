@@ -208,8 +208,8 @@ async fn write_replies<W: AsyncWrite + Unpin>(
 }
 
 /// Gives back what a reply does not need of the room for the largest. A refusal then holds next to
-/// nothing while it waits to be sent: else whoever is refused, and does not take his refusals, would
-/// keep the room from everybody.
+/// nothing while it waits to be sent: else whoever is refused, and does not take his refusals,
+/// would keep the room from everybody.
 fn only_for(mut room: OwnedSemaphorePermit, reply: &Reply) -> OwnedSemaphorePermit {
     let over = room.num_permits().saturating_sub(reply.len().div_ceil(UNIT));
     drop(room.split(over));

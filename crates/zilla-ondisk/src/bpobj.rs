@@ -1,15 +1,17 @@
 //! Lists of block pointers: what a snapshot keeps from being freed, what is to be freed later.
 //!
-//! The object's contents are pointers; its bonus counts them and their space. A bpobj may also own others (its
-//! *subobjs*: an object whose contents are object numbers), so that lists are joined without copying. The bonus has
-//! grown with pool versions, and its length tells which fields it has.
+//! The object's contents are pointers; its bonus counts them and their space. A bpobj may also own
+//! others (its *subobjs*: an object whose contents are object numbers), so that lists are joined
+//! without copying. The bonus has grown with pool versions, and its length tells which fields it
+//! has.
 
 use crate::blkptr::BlkPtr;
 use crate::bytes::{Field, Phys, phys};
 use crate::error::{FormatError, Problem, Result};
 use crate::order::ByteOrder;
 
-/// Without accounting of compressed and uncompressed sizes; without subobjs; without a count of frees; with all.
+/// Without accounting of compressed and uncompressed sizes; without subobjs; without a count of
+/// frees; with all.
 pub const BPOBJ_SIZE_V0: usize = 16;
 pub const BPOBJ_SIZE_V1: usize = 32;
 pub const BPOBJ_SIZE_V2: usize = 48;
@@ -55,8 +57,8 @@ impl BpobjPhys {
     }
 }
 
-/// A pointer as it is put into a list: without what is not needed to free the block, so that lists compress well.
-/// `freed` marks the entry of a livelist that cancels an earlier one.
+/// A pointer as it is put into a list: without what is not needed to free the block, so that lists
+/// compress well. `freed` marks the entry of a livelist that cancels an earlier one.
 pub fn stored(bp: &BlkPtr, freed: bool) -> BlkPtr {
     let mut out = *bp;
     if bp.is_embedded() {

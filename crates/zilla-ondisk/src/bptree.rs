@@ -1,7 +1,8 @@
-//! Trees of blocks waiting to be freed: what `zfs destroy` leaves behind with the feature `async_destroy`.
+//! Trees of blocks waiting to be freed: what `zfs destroy` leaves behind with the feature
+//! `async_destroy`.
 //!
-//! The object's contents are entries from `begin` to `end`; each is the root of a destroyed dataset and how far its
-//! freeing has come.
+//! The object's contents are entries from `begin` to `end`; each is the root of a destroyed dataset
+//! and how far its freeing has come.
 
 use crate::blkptr::BlkPtr;
 use crate::bytes::{Phys, phys};

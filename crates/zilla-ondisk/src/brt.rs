@@ -1,9 +1,11 @@
-//! The block reference table: blocks that several files share because one was cloned from the other.
+//! The block reference table: blocks that several files share because one was cloned from the
+//! other.
 //!
-//! Each top-level vdev has one. The pool's directory names its object ([`crate::dsl::BRT_OBJECT_VDEV_PREFIX`] and the vdev's number), which holds
-//! a 16-bit count of entries for every [`BrtVdevPhys::rangesize`] bytes of the vdev, and a bonus. The entries are a ZAP of one-word keys, the
-//! offset in the first DVA, and of eight bytes: how many references there are beside the first one.
-//! (Source: OpenZFS 2.3, `include/sys/brt_impl.h`.)
+//! Each top-level vdev has one. The pool's directory names its object
+//! ([`crate::dsl::BRT_OBJECT_VDEV_PREFIX`] and the vdev's number), which holds a 16-bit count of
+//! entries for every [`BrtVdevPhys::rangesize`] bytes of the vdev, and a bonus. The entries are a
+//! ZAP of one-word keys, the offset in the first DVA, and of eight bytes: how many references there
+//! are beside the first one. (Source: OpenZFS 2.3, `include/sys/brt_impl.h`.)
 
 use crate::bytes::phys;
 

@@ -236,8 +236,8 @@ macro_rules! phys {
 }
 pub(crate) use phys;
 
-/// All zeros: what a structure is before anything is put into it. Arrays of any length have it, which
-/// `Default` does not give.
+/// All zeros: what a structure is before anything is put into it. Arrays of any length have it,
+/// which `Default` does not give.
 pub trait Zero {
     const ZERO: Self;
 }

@@ -1,8 +1,9 @@
 //! Deduplication tables: from a block's checksum and sizes to where its one copy is.
 //!
-//! The ZAP `DDT-<checksum>-zap-<class>` has keys of five words ([`DdtKeyPhys`]) and values of bytes: one that says how
-//! the rest is compressed (lower seven bits) and in which order its words are (upper bit, set for little endian),
-//! then a *traditional* entry of four variants or, with `fast_dedup`, a *flat* entry of one.
+//! The ZAP `DDT-<checksum>-zap-<class>` has keys of five words ([`DdtKeyPhys`]) and values of
+//! bytes: one that says how the rest is compressed (lower seven bits) and in which order its words
+//! are (upper bit, set for little endian), then a *traditional* entry of four variants or, with
+//! `fast_dedup`, a *flat* entry of one.
 //!
 //! With `fast_dedup` a checksum's tables lie in a directory of their own (`DDT-<checksum>`), with
 //! two logs (`DDT-log-<checksum>-<n>`): entries that changed are appended to one of them, and come
@@ -15,7 +16,8 @@ use crate::{Dva, SPA_MINBLOCKSHIFT};
 
 pub const DDT_TRAD_PHYS_SIZE: usize = 256;
 pub const DDT_FLAT_PHYS_SIZE: usize = 72;
-/// Words of a `ddt_stat`: blocks and their logical, physical and allocated sizes, each block counted once, then as often as it is referred to.
+/// Words of a `ddt_stat`: blocks and their logical, physical and allocated sizes, each block
+/// counted once, then as often as it is referred to.
 pub const DDT_STAT_WORDS: usize = 8;
 pub const DDT_STAT_DSIZE: usize = 3;
 pub const DDT_STAT_REF_BLOCKS: usize = 4;

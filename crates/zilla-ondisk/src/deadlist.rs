@@ -1,8 +1,10 @@
-//! Deadlists: the blocks a dataset no longer references but its snapshots may, by the txg they were born after.
+//! Deadlists: the blocks a dataset no longer references but its snapshots may, by the txg they were
+//! born after.
 //!
-//! A deadlist is a ZAP whose names are txgs in hex and whose values are bpobjs; a block born in txg t belongs to the
-//! entry of the greatest name below t. Before pool version 26 it was one bpobj, and the object's type says so.
-//! Livelists of clones have the same shape, keyed by the birth of the first block.
+//! A deadlist is a ZAP whose names are txgs in hex and whose values are bpobjs; a block born in txg
+//! t belongs to the entry of the greatest name below t. Before pool version 26 it was one bpobj,
+//! and the object's type says so. Livelists of clones have the same shape, keyed by the birth of
+//! the first block.
 
 use crate::bytes::{Phys, phys};
 use crate::error::{FormatError, Problem, Result};
@@ -28,7 +30,8 @@ impl DeadlistPhys {
     }
 }
 
-/// The name of a number in a ZAP that is keyed by numbers, as OpenZFS's `zap_*_int` functions make it.
+/// The name of a number in a ZAP that is keyed by numbers, as OpenZFS's `zap_*_int` functions make
+/// it.
 pub fn int_key(n: u64) -> String {
     format!("{n:x}")
 }

@@ -1,12 +1,14 @@
-//! The dnode: one object. 64 bytes of header, then block pointers, bonus and spill pointer share the rest.
+//! The dnode: one object. 64 bytes of header, then block pointers, bonus and spill pointer share
+//! the rest.
 //!
 //! ```text
 //! 0        64       192 ...                       end-128   end
 //! | header | bp[0]  | bp[1], bp[2] | bonus ......... | spill |
 //! ```
 //!
-//! The first slot has 512 bytes; a large dnode takes up to 32 slots of a 16K block, and the slots behind its
-//! first must be skipped. Most objects have one pointer and a bonus, a few (the meta dnodes) three and none.
+//! The first slot has 512 bytes; a large dnode takes up to 32 slots of a 16K block, and the slots
+//! behind its first must be skipped. Most objects have one pointer and a bonus, a few (the meta
+//! dnodes) three and none.
 
 use smallvec::SmallVec;
 
@@ -72,11 +74,12 @@ pub struct DnodePhys {
     /// Space taken; see [`DnodePhys::used_bytes`].
     pub used: u64,
     pub blkptr: SmallVec<[BlkPtr; 3]>,
-    /// As it is on disk, `bonuslen` bytes in `bonus_order`: what they mean is the bonus type's affair.
+    /// As it is on disk, `bonuslen` bytes in `bonus_order`: what they mean is the bonus type's
+    /// affair.
     pub bonus: Vec<u8>,
     pub bonus_order: ByteOrder,
-    /// What the dnode says of its bonus' length where that is encrypted: `bonus` then is all the room that there is for it,
-    /// because that was encrypted as a whole.
+    /// What the dnode says of its bonus' length where that is encrypted: `bonus` then is all the
+    /// room that there is for it, because that was encrypted as a whole.
     pub sealed_bonuslen: Option<u16>,
     pub spill: Option<BlkPtr>,
 }
@@ -111,7 +114,8 @@ const fn bad(field: &'static str, offset: usize, value: u64, why: &'static str) 
 }
 
 impl DnodePhys {
-    /// Reads the dnode that begins at the front of `buf`, which must reach to the end of its last slot.
+    /// Reads the dnode that begins at the front of `buf`, which must reach to the end of its last
+    /// slot.
     ///
     /// A free slot gives the default value, whatever else stands in it.
     pub fn decode(buf: &[u8], order: ByteOrder) -> Result<DnodePhys> {
@@ -212,7 +216,8 @@ impl DnodePhys {
         Ok(())
     }
 
-    /// Writes the dnode into its slots: `slots` is exactly [`DnodePhys::size`] long and is filled whole.
+    /// Writes the dnode into its slots: `slots` is exactly [`DnodePhys::size`] long and is filled
+    /// whole.
     pub fn encode_into(&self, slots: &mut [u8]) -> Result<()> {
         if self.is_free() {
             slots.fill(0);
@@ -303,8 +308,9 @@ impl DnodePhys {
         }
     }
 
-    /// Brings the bonus into the machine's byte order where its type alone says how. System attributes stay as
-    /// they are: their words are found through the layout, and their magic tells the order.
+    /// Brings the bonus into the machine's byte order where its type alone says how. System
+    /// attributes stay as they are: their words are found through the layout, and their magic tells
+    /// the order.
     pub fn bonus_to_native(&mut self) {
         if !self.bonus_order.is_native() && self.bonustype != object_type::DMU_OT_SA {
             object_type::byteswap(object_type::byteswap_class(self.bonustype), &mut self.bonus);
@@ -313,8 +319,8 @@ impl DnodePhys {
     }
 }
 
-/// The dnodes of a block of dnodes, each with its slot; interior slots of large ones are skipped. A dnode that
-/// cannot be is given as its error, and the walk goes on at the next slot.
+/// The dnodes of a block of dnodes, each with its slot; interior slots of large ones are skipped. A
+/// dnode that cannot be is given as its error, and the walk goes on at the next slot.
 pub fn dnodes(block: &[u8], order: ByteOrder) -> impl Iterator<Item = (usize, Result<DnodePhys>)> + '_ {
     let mut slot = 0;
     std::iter::from_fn(move || {

@@ -1,7 +1,8 @@
 //! The persistent log of damaged blocks: ZAPs whose names are places.
 //!
-//! Without the feature `head_errlog` a name is `objset:object:level:blkid` in hex, its value the affected file's name
-//! or nothing. With it, the log maps a head dataset (hex) to a ZAP whose names are `object:level:blkid:birth`.
+//! Without the feature `head_errlog` a name is `objset:object:level:blkid` in hex, its value the
+//! affected file's name or nothing. With it, the log maps a head dataset (hex) to a ZAP whose names
+//! are `object:level:blkid:birth`.
 
 use crate::error::{FormatError, Problem, Result};
 use crate::zbookmark::ZbookmarkPhys;

@@ -1,4 +1,5 @@
-//! The one error of this crate: which structure, which field, at which byte, and what is wrong with it.
+//! The one error of this crate: which structure, which field, at which byte, and what is wrong with
+//! it.
 
 use thiserror::Error;
 
@@ -66,7 +67,8 @@ impl FormatError {
         }
     }
 
-    /// True when a structure had no room for what was to be added: not damage, the caller splits or grows.
+    /// True when a structure had no room for what was to be added: not damage, the caller splits or
+    /// grows.
     pub const fn is_no_space(&self) -> bool {
         matches!(self.problem, Problem::NoSpace { .. })
     }

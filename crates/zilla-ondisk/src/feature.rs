@@ -1,9 +1,10 @@
 //! Feature flags: what a pool may have that the first version of the format had not.
 //!
-//! The MOS holds three ZAPs by guid: `features_for_read` and `features_for_write` give a reference count (0:
-//! enabled, more: active), `feature_descriptions` a text. A label lists the active ones whose flag is `MOS`,
-//! since they must be known before the MOS can be read. This table is OpenZFS 2.3's, in its order, which is
-//! also the order in which `zpool get all` and `zpool upgrade -v` list them.
+//! The MOS holds three ZAPs by guid: `features_for_read` and `features_for_write` give a reference
+//! count (0: enabled, more: active), `feature_descriptions` a text. A label lists the active ones
+//! whose flag is `MOS`, since they must be known before the MOS can be read. This table is OpenZFS
+//! 2.3's, in its order, which is also the order in which `zpool get all` and `zpool upgrade -v`
+//! list them.
 
 /// One feature flag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +25,8 @@ const ACTIVATE_ON_ENABLE: u8 = 4;
 const PER_DATASET: u8 = 8;
 
 impl Feature {
-    /// Software that lacks it may read the pool, not write it: it is counted in `features_for_write`.
+    /// Software that lacks it may read the pool, not write it: it is counted in
+    /// `features_for_write`.
     pub const fn readonly_compat(&self) -> bool {
         self.flags & READONLY_COMPAT != 0
     }

@@ -1,6 +1,7 @@
 //! Gang headers: a block that stands for others, where no run of free space was long enough for it.
 //!
-//! Up to three pointers, then the embedded checksum in the last 40 bytes. A child may be a gang again.
+//! Up to three pointers, then the embedded checksum in the last 40 bytes. A child may be a gang
+//! again.
 
 use crate::blkptr::{BLKPTR_SIZE, BlkPtr};
 use crate::bytes::{Field, Phys};

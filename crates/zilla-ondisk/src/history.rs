@@ -1,12 +1,13 @@
-//! The pool's history: a ring of packed nvlists, the record of `zpool create` kept for ever before it.
+//! The pool's history: a ring of packed nvlists, the record of `zpool create` kept for ever before
+//! it.
 //!
 //! ```text
 //! 0               pool_create_len                 phys_max_off
 //! | zpool create | ring: (length:8 LE, nvlist)... |
 //! ```
 //!
-//! `bof` and `eof` are logical: they only grow, and are taken modulo the ring. The bonus changes in the same txg as
-//! the records, so a crash leaves the ring as one txg or the next had it.
+//! `bof` and `eof` are logical: they only grow, and are taken modulo the ring. The bonus changes in
+//! the same txg as the records, so a crash leaves the ring as one txg or the next had it.
 
 use crate::bytes::phys;
 use crate::error::{FormatError, Problem, Result};
@@ -52,8 +53,9 @@ impl HistoryPhys {
         Ok(())
     }
 
-    /// Where `len` logical bytes from `offset` lie: one part, or two where the ring ends. Offsets within the record of
-    /// `zpool create` are where they are. Of numbers that [`HistoryPhys::check`] refuses, nothing is given.
+    /// Where `len` logical bytes from `offset` lie: one part, or two where the ring ends. Offsets
+    /// within the record of `zpool create` are where they are. Of numbers that
+    /// [`HistoryPhys::check`] refuses, nothing is given.
     pub fn spans(&self, offset: u64, len: u64) -> [Span; 2] {
         let none = Span { offset: 0, len: 0 };
         let Some(ring) = self.phys_max_off.checked_sub(self.pool_create_len).filter(|r| *r > 0) else {
@@ -67,8 +69,8 @@ impl HistoryPhys {
         [Span { offset: at, len: first }, Span { offset: self.pool_create_len, len: (len - first).min(ring) }]
     }
 
-    /// Bytes of the ring that are free. Before a record of at least as many is written, `bof` moves over the oldest,
-    /// and `records_lost` counts them.
+    /// Bytes of the ring that are free. Before a record of at least as many is written, `bof` moves
+    /// over the oldest, and `records_lost` counts them.
     pub const fn free(&self) -> u64 {
         let ring = self.phys_max_off.saturating_sub(self.pool_create_len);
         ring.saturating_sub(self.eof.saturating_sub(self.bof))
@@ -98,8 +100,8 @@ pub fn record_len(head: [u8; 8]) -> Result<usize> {
     ))
 }
 
-/// Reads whole records from the front of logical bytes; gives them and how many bytes they took. A record that is cut
-/// off at the end is left for the next call.
+/// Reads whole records from the front of logical bytes; gives them and how many bytes they took. A
+/// record that is cut off at the end is left for the next call.
 pub fn records(bytes: &[u8]) -> Result<(Vec<NvList>, usize)> {
     let (mut out, mut pos) = (Vec::new(), 0);
     while let Some(head) = bytes.get(pos..).and_then(|b| b.first_chunk()) {

@@ -1,9 +1,9 @@
 //! The second-level cache's own structures: a header, and chained logs of what the device holds.
 //!
-//! The header lies behind the front labels, 512 bytes (padded to the device's sector), with an embedded checksum. It
-//! points to the two newest log blocks; each log block points to the one two before it, so that there are two chains
-//! which a rebuild can read at once. Log blocks are LZ4-compressed and carry 1022 entries at most. Losing any of
-//! it loses cached data only.
+//! The header lies behind the front labels, 512 bytes (padded to the device's sector), with an
+//! embedded checksum. It points to the two newest log blocks; each log block points to the one two
+//! before it, so that there are two chains which a rebuild can read at once. Log blocks are
+//! LZ4-compressed and carry 1022 entries at most. Losing any of it loses cached data only.
 
 use crate::bytes::{Field, Phys, Zero, phys};
 use crate::error::{FormatError, Problem, Result};

@@ -8,9 +8,10 @@
 //!           | pad | bootenv | nvlist, 112K    | ring of uberblocks, 128K |
 //! ```
 //!
-//! Two labels at each end, and each update writes the even ones, flushes, then the odd ones: whatever write is
-//! torn, two labels of the pool as it was before or as it is after remain. Each of the last three parts (each
-//! slot, of the ring) ends in an embedded checksum that is seeded with its own offset on the device.
+//! Two labels at each end, and each update writes the even ones, flushes, then the odd ones:
+//! whatever write is torn, two labels of the pool as it was before or as it is after remain. Each
+//! of the last three parts (each slot, of the ring) ends in an embedded checksum that is seeded
+//! with its own offset on the device.
 
 use crate::bytes::{Zero, phys};
 
@@ -62,7 +63,8 @@ pub const fn usable_size(device_size: u64) -> u64 {
     device_size & !(VDEV_LABEL_SIZE - 1)
 }
 
-/// Where label `l` of a device lies, or `None` if there is no such label or the device is too small for four.
+/// Where label `l` of a device lies, or `None` if there is no such label or the device is too small
+/// for four.
 pub const fn label_offset(device_size: u64, l: usize) -> Option<u64> {
     let psize = usable_size(device_size);
     if psize < VDEV_LABEL_START_SIZE + VDEV_LABEL_END_SIZE {
@@ -142,8 +144,8 @@ impl<'a> VdevLabel<'a> {
     }
 }
 
-/// Fills the 112K of a label's configuration with a packed nvlist; the caller seals the checksum in the last
-/// 40 bytes. `None` when the nvlist is too long.
+/// Fills the 112K of a label's configuration with a packed nvlist; the caller seals the checksum in
+/// the last 40 bytes. `None` when the nvlist is too long.
 pub fn encode_vdev_phys(packed: &[u8]) -> Option<Vec<u8>> {
     let mut out = vec![0; VDEV_PHYS_SIZE as usize];
     if packed.len() > out.len() - ECK_SIZE {

@@ -1,19 +1,21 @@
 //! Every structure of the ZFS on-disk format, parsed and serialized, and nothing else.
 //!
-//! This crate exists so that the bytes of the format have one home: no I/O, no locks, no `unsafe`, no
-//! knowledge of pools. A function takes bytes and the byte order they were written in and gives a value,
-//! or takes a value and gives bytes.
+//! This crate exists so that the bytes of the format have one home: no I/O, no locks, no `unsafe`,
+//! no knowledge of pools. A function takes bytes and the byte order they were written in and gives
+//! a value, or takes a value and gives bytes.
 //!
 //! What it keeps true:
-//! - Bytes from a disk are hostile. Every read is bounds checked, every count is compared with the bytes that
-//!   are really there before memory is taken for it, recursion is bounded. The outcome of bad bytes is a
-//!   [`FormatError`] that names the structure, the field and the offset; never a panic.
+//! - Bytes from a disk are hostile. Every read is bounds checked, every count is compared with the
+//!   bytes that are really there before memory is taken for it, recursion is bounded. The outcome
+//!   of bad bytes is a [`FormatError`] that names the structure, the field and the offset; never a
+//!   panic.
 //! - Both byte orders are read, since a pool may have been written by a machine of the other kind
 //!   ([`ByteOrder`]); only the machine's own is written, as OpenZFS does.
-//! - A structure that was decoded and encoded again is the same bytes, save for pads that OpenZFS also zeroes.
+//! - A structure that was decoded and encoded again is the same bytes, save for pads that OpenZFS
+//!   also zeroes.
 //!
-//! Names are OpenZFS's. A type that mirrors an on-disk struct field by field ends in `Phys`, except the few
-//! that everything else speaks of (`BlkPtr`, `Uberblock`, `ZilHeader`).
+//! Names are OpenZFS's. A type that mirrors an on-disk struct field by field ends in `Phys`, except
+//! the few that everything else speaks of (`BlkPtr`, `Uberblock`, `ZilHeader`).
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),

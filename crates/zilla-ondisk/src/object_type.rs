@@ -1,4 +1,5 @@
-//! What a DMU object holds. The old types are a table; a new type is a number that says its own properties.
+//! What a DMU object holds. The old types are a table; a new type is a number that says its own
+//! properties.
 
 use crate::order::ByteOrder;
 
@@ -172,12 +173,14 @@ fn old(ot: u8) -> Option<&'static ObjectType> {
     TABLE.get(usize::from(ot))
 }
 
-/// Metadata is kept in more copies, and longer in caches. An invalid type counts as metadata, for caution.
+/// Metadata is kept in more copies, and longer in caches. An invalid type counts as metadata, for
+/// caution.
 pub fn is_metadata(ot: u8) -> bool {
     if ot & DMU_OT_NEWTYPE != 0 { ot & DMU_OT_METADATA != 0 } else { old(ot).is_none_or(|t| t.metadata) }
 }
 
-/// Contents of files, to which `special_small_blocks` applies. Source: `DMU_OT_IS_FILE` in sys/dmu.h.
+/// Contents of files, to which `special_small_blocks` applies. Source: `DMU_OT_IS_FILE` in
+/// sys/dmu.h.
 pub fn is_file(ot: u8) -> bool {
     matches!(ot, DMU_OT_PLAIN_FILE_CONTENTS | DMU_OT_UINT64_OTHER)
 }
@@ -235,8 +238,8 @@ pub fn name(ot: u8) -> &'static str {
     if ot & DMU_OT_METADATA != 0 { meta } else { plain }
 }
 
-/// Swaps the bytes of an array of numbers. The classes that are structures are read in their own order by their
-/// own parsers and left alone here.
+/// Swaps the bytes of an array of numbers. The classes that are structures are read in their own
+/// order by their own parsers and left alone here.
 pub fn byteswap(class: ByteswapClass, buf: &mut [u8]) {
     match class {
         B::Uint16 => buf.as_chunks_mut::<2>().0.iter_mut().for_each(|c| c.reverse()),

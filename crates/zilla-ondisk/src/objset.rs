@@ -1,7 +1,9 @@
-//! The head of a set of objects: the dnode of its dnodes, the intent log's header, the accounting objects.
+//! The head of a set of objects: the dnode of its dnodes, the intent log's header, the accounting
+//! objects.
 //!
-//! It has grown twice, always in the tail: 1K (before accounting), 2K (user and group accounting), 4K (project
-//! accounting). The size of the block tells which it is, and the size is kept when it is written again.
+//! It has grown twice, always in the tail: 1K (before accounting), 2K (user and group accounting),
+//! 4K (project accounting). The size of the block tells which it is, and the size is kept when it
+//! is written again.
 
 use crate::bytes::{Field, Reader, Writer};
 use crate::dnode::{DNODE_MIN_SIZE, DnodePhys};

@@ -6,13 +6,15 @@
 //! two words 1 1 | 0:2 | run-1:36 | vdev:24     free:1 | offset:63
 //! ```
 //!
-//! Offsets count from the map's start, both in units of 2^shift. A two-word entry never crosses the end of a block;
-//! an empty debug word fills the gap. Appending is all that ever happens, and the length in the bonus is written in
-//! the same txg: what lies behind the length is of a txg that never was.
+//! Offsets count from the map's start, both in units of 2^shift. A two-word entry never crosses the
+//! end of a block; an empty debug word fills the gap. Appending is all that ever happens, and the
+//! length in the bonus is written in the same txg: what lies behind the length is of a txg that
+//! never was.
 //!
-//! With the feature `log_spacemap` the changes of a txg to all metaslabs go into one map, whose entries name their
-//! vdev. The ZAP `com.delphix:log_spacemap_zap` in the MOS maps the txg (hex) to the map's object, and
-//! each metaslab's [`MetaslabUnflushedPhys`], in an array object of its vdev's ZAP, says which txgs it still needs.
+//! With the feature `log_spacemap` the changes of a txg to all metaslabs go into one map, whose
+//! entries name their vdev. The ZAP `com.delphix:log_spacemap_zap` in the MOS maps the txg (hex) to
+//! the map's object, and each metaslab's [`MetaslabUnflushedPhys`], in an array object of its
+//! vdev's ZAP, says which txgs it still needs.
 
 use crate::bytes::{Phys, Writer, phys};
 use crate::error::{FormatError, Problem, Result};
@@ -69,8 +71,8 @@ impl SpaceMapPhys {
         self.alloc as i64
     }
 
-    /// Adds free segments to the histogram: `counts[i]` of at least 2^i bytes. Those too long for the last bucket
-    /// count there as often as they would fit in.
+    /// Adds free segments to the histogram: `counts[i]` of at least 2^i bytes. Those too long for
+    /// the last bucket count there as often as they would fit in.
     pub fn histogram_add(&mut self, counts: &[u64], shift: u32) {
         for (i, n) in counts.iter().enumerate().skip(shift as usize) {
             let want = i - shift as usize;
@@ -92,7 +94,8 @@ pub enum MapType {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SpaceMapEntry {
     pub kind: MapType,
-    /// Only entries of two words name one; in a metaslab's map it may be [`SM_NO_VDEVID`] cut to 24 bits, 0.
+    /// Only entries of two words name one; in a metaslab's map it may be [`SM_NO_VDEVID`] cut to 24
+    /// bits, 0.
     pub vdev: Option<u32>,
     pub offset: u64,
     pub run: u64,
@@ -127,13 +130,15 @@ pub struct SpaceMapReader<'a> {
 }
 
 impl<'a> SpaceMapReader<'a> {
-    /// `start` and `shift` are the map's: for a metaslab its offset and the vdev's ashift, for a log 0 and 9.
+    /// `start` and `shift` are the map's: for a metaslab its offset and the vdev's ashift, for a
+    /// log 0 and 9.
     pub fn new(bytes: &'a [u8], order: ByteOrder, start: u64, shift: u32) -> SpaceMapReader<'a> {
         let words = bytes.as_chunks().0;
         SpaceMapReader { words, pos: 0, order, start, shift, txg: 0, sync_pass: 0 }
     }
 
-    /// Goes on with the next blocks of the same map, the txg of the last debug entry being remembered.
+    /// Goes on with the next blocks of the same map, the txg of the last debug entry being
+    /// remembered.
     pub fn next_bytes(&mut self, bytes: &'a [u8]) {
         self.words = bytes.as_chunks().0;
         self.pos = 0;
@@ -202,7 +207,8 @@ pub struct SpaceMapWriter {
 }
 
 impl SpaceMapWriter {
-    /// For a map of `length` bytes in blocks of `blksz`; `two_words` if the feature `spacemap_v2` is active.
+    /// For a map of `length` bytes in blocks of `blksz`; `two_words` if the feature `spacemap_v2`
+    /// is active.
     pub fn new(length: u64, blksz: u64, start: u64, shift: u32, two_words: bool) -> SpaceMapWriter {
         SpaceMapWriter { w: Writer::native(4096), length, blksz, start, shift, two_words }
     }
@@ -213,8 +219,8 @@ impl SpaceMapWriter {
         self.w.u64(DEBUG_PREFIX << 62 | (kind as u64) << 60 | pass << 50 | bits(txg, 0, 50));
     }
 
-    /// Appends a segment, both bounds in bytes. Takes one word where one is enough, as many entries as the segment
-    /// is long otherwise. An error when the map cannot express it.
+    /// Appends a segment, both bounds in bytes. Takes one word where one is enough, as many entries
+    /// as the segment is long otherwise. An error when the map cannot express it.
     pub fn push(&mut self, kind: MapType, offset: u64, run: u64, vdev: Option<u32>) -> Result<()> {
         let mask = (1u64 << self.shift) - 1;
         let rel = offset.checked_sub(self.start);

@@ -1,9 +1,11 @@
-//! Which block of which object of which dataset: how scans remember their place and how errors are named.
+//! Which block of which object of which dataset: how scans remember their place and how errors are
+//! named.
 
 use crate::bytes::{Zero, phys};
 
 phys! {
-    /// A block's place in the tree of blocks. Levels below 0 are special: -1 the objset itself, -2 the intent log.
+    /// A block's place in the tree of blocks. Levels below 0 are special: -1 the objset itself, -2
+    /// the intent log.
     pub struct ZbookmarkPhys("zbookmark_phys") {
         objset: u64,
         object: u64,

@@ -1,7 +1,8 @@
 //! Files: the old znode, access control lists, directory entries, persistent flags.
 //!
-//! Before system attributes (ZPL version 5) a file's bonus was one fixed structure of 264 bytes. Behind it, in the
-//! rest of the 320-byte bonus, a short symbolic link has its target; a longer one is the file's contents.
+//! Before system attributes (ZPL version 5) a file's bonus was one fixed structure of 264 bytes.
+//! Behind it, in the rest of the 320-byte bonus, a short symbolic link has its target; a longer one
+//! is the file's contents.
 
 use crate::bytes::{Field, Phys, Reader, Writer, Zero, phys};
 use crate::error::{FormatError, Problem, Result};
@@ -131,7 +132,8 @@ phys! {
     }
 }
 
-/// Does the target of a symbolic link of `len` bytes stand in the bonus of an old znode (of one slot)?
+/// Does the target of a symbolic link of `len` bytes stand in the bonus of an old znode (of one
+/// slot)?
 pub const fn symlink_in_bonus(len: usize) -> bool {
     ZFS_OLD_ZNODE_PHYS_SIZE + len <= crate::dnode::DN_OLD_MAX_BONUSLEN
 }

@@ -73,7 +73,8 @@ fn object_directory() {
     let salt = get("org.illumos:checksum_salt").unwrap();
     assert_eq!(salt.as_bytes().unwrap()[..4], [0x8f, 0xe6, 0x8e, 0x96]);
 
-    // Taken apart and put together again, it stays in order; and an entry is where OpenZFS looks for it.
+    // Taken apart and put together again, it stays in order; and an entry is where OpenZFS looks
+    // for it.
     let mut block = raw.to_vec();
     to_native(&mut block, LE).unwrap();
     let mut l = LeafMut::new(&mut block).unwrap();

@@ -1,7 +1,8 @@
 //! What is on a disk after the power was cut.
 //!
-//! Guaranteed is what a completed flush covers. Of the writes after it, acknowledged or in flight, each sector is either
-//! old or new; disks promise nothing about order, and a write of several sectors may end anywhere in the middle.
+//! Guaranteed is what a completed flush covers. Of the writes after it, acknowledged or in flight,
+//! each sector is either old or new; disks promise nothing about order, and a write of several
+//! sectors may end anywhere in the middle.
 
 use zilla_env::SparseImage;
 
@@ -75,7 +76,8 @@ impl Unstable {
     }
 }
 
-/// Applies to `image` what survives of `writes`, which are in order of completion with those in flight last.
+/// Applies to `image` what survives of `writes`, which are in order of completion with those in
+/// flight last.
 pub(crate) fn survive(image: &mut SparseImage, writes: &[Unstable], policy: CrashPolicy, rng: &mut SimRng) {
     match policy {
         CrashPolicy::LoseAll => {}
@@ -92,7 +94,8 @@ pub(crate) fn survive(image: &mut SparseImage, writes: &[Unstable], policy: Cras
         CrashPolicy::Shuffle => {
             let mut order: Vec<&Unstable> = writes.iter().collect();
             rng.shuffle(&mut order);
-            // The share of survivors varies from crash to crash, so that "nearly all" and "nearly none" both occur.
+            // The share of survivors varies from crash to crash, so that "nearly all" and "nearly
+            // none" both occur.
             let share = rng.below(101);
             for write in order {
                 if rng.below(100) >= share {

@@ -1,8 +1,9 @@
 //! A simulated disk: a sparse image in memory with a volatile write cache that forgets.
 //!
-//! Every operation takes a time drawn from the seed, so operations complete in any order. A write is seen by reads when
-//! it completes. It is safe from a power cut when a flush completes that was submitted after the write completed; until
-//! then it is in the log of unstable writes, of which a crash keeps any part.
+//! Every operation takes a time drawn from the seed, so operations complete in any order. A write
+//! is seen by reads when it completes. It is safe from a power cut when a flush completes that was
+//! submitted after the write completed; until then it is in the log of unstable writes, of which a
+//! crash keeps any part.
 
 use std::io;
 use std::ops::Range;
@@ -46,7 +47,8 @@ impl Default for DiskConfig {
     }
 }
 
-/// The power supply of all disks of a world: counts their writes and flushes, and fails at a chosen one.
+/// The power supply of all disks of a world: counts their writes and flushes, and fails at a chosen
+/// one.
 pub(crate) struct Power {
     ops: AtomicU64,
     reads: AtomicU64,
@@ -88,8 +90,8 @@ impl Power {
         self.off.load(Ordering::Relaxed)
     }
 
-    /// Counts a write or flush; the one at which the power goes still reaches the disk, which may get to do part of it.
-    /// Returns its number.
+    /// Counts a write or flush; the one at which the power goes still reaches the disk, which may
+    /// get to do part of it. Returns its number.
     pub(crate) fn count(&self, flush: bool, executor: &Executor) -> u64 {
         let op = self.ops.fetch_add(1, Ordering::Relaxed) + 1;
         if flush { &self.flushes } else { &self.writes }.fetch_add(1, Ordering::Relaxed);
@@ -218,7 +220,8 @@ impl SimDisk {
         self.state.lock().log.len()
     }
 
-    /// What is on the disk if the power goes now, or went at the `op`-th write or flush of those submitted together just now.
+    /// What is on the disk if the power goes now, or went at the `op`-th write or flush of those
+    /// submitted together just now.
     pub fn after_crash(&self, policy: CrashPolicy, seed: u64, op: u64) -> SparseImage {
         let state = self.state.lock();
         let mut image = state.stable.clone();
@@ -332,8 +335,8 @@ impl SimDisk {
     fn finish_flush(&self, covered: &[u64]) -> IoResult {
         self.outcome()?;
         let mut state = self.state.lock();
-        // In order of completion, which is the log's. A later write over the same range that no flush covers comes
-        // after these in the log, and so wins again if it survives.
+        // In order of completion, which is the log's. A later write over the same range that no
+        // flush covers comes after these in the log, and so wins again if it survives.
         let log = std::mem::take(&mut state.log);
         for (serial, write) in log {
             if covered.contains(&serial) {
@@ -383,7 +386,8 @@ const ENXIO: i32 = 6;
 
 fn joined(data: IoVec) -> Bytes {
     if data.len() == 1 {
-        // A copy all the same: the log must not keep a caller's large buffer alive for a small slice of it.
+        // A copy all the same: the log must not keep a caller's large buffer alive for a small
+        // slice of it.
         return Bytes::copy_from_slice(&data[0]);
     }
     let mut whole = BytesMut::with_capacity(data.iter().map(Bytes::len).sum());

@@ -1,10 +1,12 @@
 //! The scheduler: one thread, tasks in random order, time that jumps.
 //!
-//! A task that is woken joins the ready set; the next one to poll is drawn from it, and now and then made to wait first.
-//! When the set is empty, time moves to the earliest event (a sleeper or a disk's completion). When there is no event
-//! either, nothing can ever happen again: that is a deadlock and is reported as such.
+//! A task that is woken joins the ready set; the next one to poll is drawn from it, and now and
+//! then made to wait first. When the set is empty, time moves to the earliest event (a sleeper or a
+//! disk's completion). When there is no event either, nothing can ever happen again: that is a
+//! deadlock and is reported as such.
 //!
-//! Locks: `state` is never held while a task is polled or dropped, an event runs or a waker is called.
+//! Locks: `state` is never held while a task is polled or dropped, an event runs or a waker is
+//! called.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +27,8 @@ use crate::rng::{SimRng, mix};
 pub enum Stuck {
     /// No task can run and no event will come.
     Deadlock { tasks: usize, at: Duration },
-    /// More polls than the limit: most likely a loop that never waits, or waits for ever in small steps.
+    /// More polls than the limit: most likely a loop that never waits, or waits for ever in small
+    /// steps.
     PollLimit { polls: u64, at: Duration },
     /// More virtual time than the limit.
     TimeLimit { at: Duration },
@@ -91,8 +94,8 @@ enum Event {
 
 const MAIN: u64 = 0;
 
-/// Polling takes no virtual time. So that tasks meet in the middle of each other's work all the same, one turn in so many (as the seed
-/// chooses) comes late, and so does one piece of long work.
+/// Polling takes no virtual time. So that tasks meet in the middle of each other's work all the
+/// same, one turn in so many (as the seed chooses) comes late, and so does one piece of long work.
 const LATE: [u64; 4] = [2, 10, 40, u64::MAX];
 const LATE_FOR: Duration = Duration::from_millis(2);
 
@@ -143,7 +146,8 @@ impl Executor {
         Arc::new(Executor { state: Mutex::new(state), running: AtomicBool::new(false), parallelism, epoch })
     }
 
-    /// Runs the world until `main` is done or nothing moves any more. Other tasks stay for the next call.
+    /// Runs the world until `main` is done or nothing moves any more. Other tasks stay for the next
+    /// call.
     pub(crate) fn run<T>(self: &Arc<Self>, main: impl Future<Output = T>) -> Result<T, Stuck> {
         assert!(
             !self.running.swap(true, Ordering::AcqRel),
@@ -172,8 +176,9 @@ impl Executor {
         result
     }
 
-    /// Runs the world until `done` is set by some task, or nothing moves any more. Unlike [`Executor::run`] it adds nothing of
-    /// its own to the schedule, so that a world which is left and entered again takes the same course as one that is not.
+    /// Runs the world until `done` is set by some task, or nothing moves any more. Unlike
+    /// [`Executor::run`] it adds nothing of its own to the schedule, so that a world which is left
+    /// and entered again takes the same course as one that is not.
     pub(crate) fn run_until(self: &Arc<Self>, done: &AtomicBool) -> Result<(), Stuck> {
         assert!(!self.running.swap(true, Ordering::AcqRel), "the simulator cannot block inside a task");
         let _stop = Running(self);
@@ -298,8 +303,8 @@ impl Executor {
         self.state.lock().polls
     }
 
-    /// Drops all tasks and events, as a machine that loses power does. Destructors may still wake and spawn; what they
-    /// start is dropped too.
+    /// Drops all tasks and events, as a machine that loses power does. Destructors may still wake
+    /// and spawn; what they start is dropped too.
     pub(crate) fn clear(&self) {
         loop {
             let mut state = self.state.lock();

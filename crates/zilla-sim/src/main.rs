@@ -1,7 +1,8 @@
-//! Runs the simulator from the command line: a workload cut at every write, at one, or many random runs.
+//! Runs the simulator from the command line: a workload cut at every write, at one, or many random
+//! runs.
 //!
-//! `cargo xtask sim` calls it, built for speed. The work is shared among threads, each with a world of its own; every line that tells
-//! of a finding says how to see it again.
+//! `cargo xtask sim` calls it, built for speed. The work is shared among threads, each with a world
+//! of its own; every line that tells of a finding says how to see it again.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};

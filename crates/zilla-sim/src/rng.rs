@@ -1,5 +1,6 @@
-//! Random numbers from a seed (xoshiro256++, seeded by splitmix64). Each part of the world draws from a stream of its
-//! own, so that, say, one more disk operation does not change the schedule's draws.
+//! Random numbers from a seed (xoshiro256++, seeded by splitmix64). Each part of the world draws
+//! from a stream of its own, so that, say, one more disk operation does not change the schedule's
+//! draws.
 
 use parking_lot::Mutex;
 use zilla_env::Rng;

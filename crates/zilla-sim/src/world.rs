@@ -1,4 +1,5 @@
-//! A world: scheduler, clock, randomness, disks and paths from one seed; and what is left of it after a power cut.
+//! A world: scheduler, clock, randomness, disks and paths from one seed; and what is left of it
+//! after a power cut.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -18,7 +19,8 @@ use crate::rng::{SimRng, WorldRng};
 
 #[derive(Debug, Clone)]
 pub struct SimConfig {
-    /// What the engine believes to be the number of cores. All tasks run on one thread whatever it is.
+    /// What the engine believes to be the number of cores. All tasks run on one thread whatever it
+    /// is.
     pub parallelism: usize,
     /// Wall clock at the start, since 1970.
     pub epoch: Duration,
@@ -26,7 +28,8 @@ pub struct SimConfig {
     pub max_polls: u64,
     pub max_time: Duration,
     pub disk: DiskConfig,
-    /// Whether tasks run as soon as they can: for measuring time. Otherwise a turn may come late, so that tasks meet in more ways.
+    /// Whether tasks run as soon as they can: for measuring time. Otherwise a turn may come late,
+    /// so that tasks meet in more ways.
     pub punctual: bool,
 }
 
@@ -121,7 +124,8 @@ impl Sim {
         self.executor.run(main)
     }
 
-    /// Runs the world until a task sets `done`. Can be left at a pause and entered again without changing the course of things.
+    /// Runs the world until a task sets `done`. Can be left at a pause and entered again without
+    /// changing the course of things.
     pub fn run_until(&self, done: &AtomicBool) -> Result<(), Stuck> {
         self.executor.run_until(done)
     }
@@ -132,7 +136,8 @@ impl Sim {
         self.try_block_on(sleep)
     }
 
-    /// Cuts the power at the `op`-th write or flush from the world's start (the first is 1): the world halts.
+    /// Cuts the power at the `op`-th write or flush from the world's start (the first is 1): the
+    /// world halts.
     pub fn cut_power_at(&self, op: u64) {
         self.power.cut_at(op, true);
     }
@@ -142,8 +147,9 @@ impl Sim {
         self.power.cut_at(op, false);
     }
 
-    /// Pauses the world at the `op`-th write or flush (or the next there is) with [`Stuck::Paused`]; 0 for never again. What goes on
-    /// after [`Sim::resume`] is the same as without the pause, if nothing was run meanwhile.
+    /// Pauses the world at the `op`-th write or flush (or the next there is) with
+    /// [`Stuck::Paused`]; 0 for never again. What goes on after [`Sim::resume`] is the same as
+    /// without the pause, if nothing was run meanwhile.
     pub fn pause_at(&self, op: u64) {
         self.power.pause_at(op);
     }
@@ -170,7 +176,8 @@ impl Sim {
         self.survivors_of(u64::MAX, policy, seed)
     }
 
-    /// What would be left if the power had gone at the `op`-th write or flush, of those that were submitted together just now.
+    /// What would be left if the power had gone at the `op`-th write or flush, of those that were
+    /// submitted together just now.
     pub fn survivors_of(&self, op: u64, policy: CrashPolicy, seed: u64) -> Survivors {
         let state = self.paths.state.lock();
         let disks = state.disks.iter();
@@ -203,7 +210,8 @@ pub struct Survivors {
 }
 
 impl Survivors {
-    /// Whether both are left of one course of things with nothing written in between: told by their memory, which clones share.
+    /// Whether both are left of one course of things with nothing written in between: told by their
+    /// memory, which clones share.
     pub fn is_same(&self, other: &Survivors) -> bool {
         self.files == other.files
             && self.disks.len() == other.disks.len()

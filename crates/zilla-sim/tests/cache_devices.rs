@@ -1,5 +1,6 @@
-//! Cache devices that lie, tear, forget, fail, stall, vanish and come back with something else, across exports and power cuts while they are
-//! fed and while their log is read: what is read is always right, and nothing waits for them longer than their timeouts.
+//! Cache devices that lie, tear, forget, fail, stall, vanish and come back with something else,
+//! across exports and power cuts while they are fed and while their log is read: what is read is
+//! always right, and nothing waits for them longer than their timeouts.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -21,7 +22,8 @@ const CACHES: [&str; 2] = ["/disks/c0", "/disks/c1"];
 /// Large enough for a log; only what is written takes memory.
 const SIZE: u64 = 1100 << 20;
 const FILE: usize = 300_000;
-/// What a read of one file may take in all: a few blocks, each of which may meet a device that does not answer.
+/// What a read of one file may take in all: a few blocks, each of which may meet a device that does
+/// not answer.
 const READ_WITHIN: Duration = Duration::from_secs(5);
 /// The same for a txg, an import and an export.
 const OTHER_WITHIN: Duration = Duration::from_secs(45);

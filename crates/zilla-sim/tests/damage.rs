@@ -1,4 +1,5 @@
-//! Sectors that go bad and writes that fail under a pool at work. `ZILLA_DAMAGES` says how many seeds.
+//! Sectors that go bad and writes that fail under a pool at work. `ZILLA_DAMAGES` says how many
+//! seeds.
 
 use zilla_sim::pool::{Layout, hurt_run, known_errors_cut, late_repair, stalled_run};
 

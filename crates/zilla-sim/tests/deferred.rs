@@ -1,10 +1,13 @@
-//! Deferred copy-on-write faults, all orders of events: three txgs change one record, one of them truncates or trims, while the reads that their
-//! changes put off, a reader's, and the syncs are under way.
+//! Deferred copy-on-write faults, all orders of events: three txgs change one record, one of them
+//! truncates or trims, while the reads that their changes put off, a reader's, and the syncs are
+//! under way.
 //!
-//! A script is one change a txg. Events are: the next change (whose txg is closed behind it, and its resolver begins), the start of the oldest
-//! closed txg's sync, the start of a reader, and the completion of any read that the store has under way. Every order of
-//! events is run from the beginning, against plain bytes: what a reader gets is what is there when it gets it, and what each sync leaves on disk is
-//! what its txg ended with. The record lies below an indirect block that is not in memory either.
+//! A script is one change a txg. Events are: the next change (whose txg is closed behind it, and
+//! its resolver begins), the start of the oldest closed txg's sync, the start of a reader, and the
+//! completion of any read that the store has under way. Every order of events is run from the
+//! beginning, against plain bytes: what a reader gets is what is there when it gets it, and what
+//! each sync leaves on disk is what its txg ended with. The record lies below an indirect block
+//! that is not in memory either.
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -378,7 +381,8 @@ fn explore(script: &[Change]) -> u64 {
 
 #[test]
 fn in_every_order_of_events_three_txgs_leave_what_they_wrote() {
-    // All scripts take minutes; a few are enough for every change, and each change is in one of them.
+    // All scripts take minutes; a few are enough for every change, and each change is in one of
+    // them.
     let all = std::env::var_os("ZILLA_DEFERRED_ALL").is_some();
     let (mut runs, mut at) = (0, 0u32);
     for first in FIRST {
@@ -395,7 +399,8 @@ fn in_every_order_of_events_three_txgs_leave_what_they_wrote() {
     assert!(runs > if all { 10_000 } else { 100 }, "only {runs} orders");
 }
 
-/// Records of an object that lie on disk in another order than in the object, under two indirect blocks.
+/// Records of an object that lie on disk in another order than in the object, under two indirect
+/// blocks.
 const SCATTERED: [u64; 6] = [70, 72, 40, 44, 71, 41];
 
 impl World {

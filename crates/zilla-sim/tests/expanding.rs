@@ -123,8 +123,8 @@ fn a_power_cut_while_a_raidz2_is_expanded_loses_nothing() {
     tell(Layout::Raidz2);
 }
 
-/// A disk stops taking writes while the first rows are written to their new places: some of them are
-/// there, over what was at the old ones, and some are not.
+/// A disk stops taking writes while the first rows are written to their new places: some of them
+/// are there, over what was at the old ones, and some are not.
 #[test]
 fn first_rows_that_are_half_written_are_read_from_the_scratch_area() {
     let layout = Layout::Raidz1;

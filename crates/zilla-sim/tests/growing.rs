@@ -1,5 +1,5 @@
-//! Disks become larger and the pool grows; the power goes at any write of that. What was stable is there, the pool has one size or the other,
-//! every block is accounted for, and it grows on.
+//! Disks become larger and the pool grows; the power goes at any write of that. What was stable is
+//! there, the pool has one size or the other, every block is accounted for, and it grows on.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! Bytes that were acknowledged and lie in a record that cannot be read: they are there after a power cut at any write, and after a
-//! second one, and come to be on disk when the record can be read again. Nothing else is lost, and the pool stays up.
+//! Bytes that were acknowledged and lie in a record that cannot be read: they are there after a
+//! power cut at any write, and after a second one, and come to be on disk when the record can be
+//! read again. Nothing else is lost, and the pool stays up.
 
 use bytes::Bytes;
 use parking_lot::Mutex;

@@ -1,5 +1,6 @@
-//! Large synchronous writes, which go to their final places, and the power is cut: everything acknowledged is there, nothing is lost of
-//! the space, and the log is replayed to what was written.
+//! Large synchronous writes, which go to their final places, and the power is cut: everything
+//! acknowledged is there, nothing is lost of the space, and the log is replayed to what was
+//! written.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -119,7 +120,8 @@ fn unit(tag: u32) -> Vec<u8> {
     out
 }
 
-/// What a file may hold: for each unit, and for its size, what it has been since the last fsync that returned. Tag 0: zeroes.
+/// What a file may hold: for each unit, and for its size, what it has been since the last fsync
+/// that returned. Tag 0: zeroes.
 #[derive(Clone)]
 struct Model {
     units: Vec<Vec<u32>>,
@@ -203,7 +205,8 @@ async fn check(case: &Case, env: &Env, spa: &Arc<Spa>, models: &[Model]) {
             assert!(m.sizes == [0], "file {w} is not there");
             continue;
         };
-        // A long write is several records; of one that was not acknowledged the first of them may be there.
+        // A long write is several records; of one that was not acknowledged the first of them may
+        // be there.
         let size = attr.size as usize / UNIT;
         let partly = m.sizes.windows(2).any(|s| s[0] < size && size < s[1]);
         let may = m.sizes.contains(&size) || partly;
@@ -296,7 +299,8 @@ fn power_cuts_with_a_log_device_and_throughput() {
     runs(3);
 }
 
-/// A pool that stays up: what was written in place and changed again is given back, and the disk has each large write once.
+/// A pool that stays up: what was written in place and changed again is given back, and the disk
+/// has each large write once.
 #[test]
 fn large_writes_are_written_once() {
     for (throughput, log) in [(false, false), (true, true)] {
@@ -382,7 +386,8 @@ fn what_is_in_place_ends_no_txg() {
     });
 }
 
-/// A sync that is under way writes the file anyhow: an fsync waits for it instead of writing all into the log first.
+/// A sync that is under way writes the file anyhow: an fsync waits for it instead of writing all
+/// into the log first.
 #[test]
 fn what_a_sync_writes_is_not_logged() {
     what_a_sync_writes(Case { log: false, throughput: false, ..CASES[0] });

@@ -1,5 +1,5 @@
-//! Log devices that die, come back, are taken away and added while files are made stable: no fsync fails, nothing acknowledged is
-//! lost, and the pool goes on.
+//! Log devices that die, come back, are taken away and added while files are made stable: no fsync
+//! fails, nothing acknowledged is lost, and the pool goes on.
 
 use bytes::Bytes;
 use std::io;
@@ -185,7 +185,8 @@ fn a_log_dies_and_comes_back() {
     }
 }
 
-/// More is made stable in a few seconds than the log device holds: txgs are synced in time, and nothing goes to the pool's own disk.
+/// More is made stable in a few seconds than the log device holds: txgs are synced in time, and
+/// nothing goes to the pool's own disk.
 #[test]
 fn a_log_that_fills_is_emptied_in_time() {
     let sim = world(21);
@@ -209,7 +210,8 @@ fn a_log_that_fills_is_emptied_in_time() {
     comes_back(&left, 1021, &acked);
 }
 
-/// Who asks for a commit does its work; if he goes away half-way it goes on without him, for all who wait with him.
+/// Who asks for a commit does its work; if he goes away half-way it goes on without him, for all
+/// who wait with him.
 #[test]
 fn a_commit_whose_asker_goes_away_is_carried_on() {
     let sim = world(3);
@@ -402,7 +404,8 @@ fn those_who_come_again_share_a_train_where_the_log_turns() {
         }
         let counts = spa.ctx.log.stats.get();
         assert_eq!(counts.commits, WRITERS * EACH);
-        // Nearly two for each round if the first who is back leaves without the others, as they do before the disk is known to turn.
+        // Nearly two for each round if the first who is back leaves without the others, as they do
+        // before the disk is known to turn.
         assert!(counts.trains < EACH * 5 / 4, "{} trains for {EACH} rounds", counts.trains);
     });
 }
@@ -451,7 +454,8 @@ fn until_the_power_goes(logs: &[&str], seed: u64) -> f64 {
     rate
 }
 
-/// Each has a part of a train, which is there when all parts are. A tenth of the time goes into finding out that this is faster.
+/// Each has a part of a train, which is there when all parts are. A tenth of the time goes into
+/// finding out that this is faster.
 #[test]
 fn log_disks_that_turn_share_each_train() {
     let one = until_the_power_goes(&["l0"], 1);

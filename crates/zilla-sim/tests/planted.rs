@@ -1,7 +1,8 @@
-//! The simulator finds bugs of the kind it is there for: each of these is planted, and must be found.
+//! The simulator finds bugs of the kind it is there for: each of these is planted, and must be
+//! found.
 //!
-//! Each is looked for where it would show: most by cutting the power in random workloads, some by what is written for disks that go bad,
-//! leave, or stand still.
+//! Each is looked for where it would show: most by cutting the power in random workloads, some by
+//! what is written for disks that go bad, leave, or stand still.
 
 #[path = "held.rs"]
 mod held;
@@ -34,7 +35,8 @@ fn attempt(bug: Bug, f: impl FnOnce() -> Result<(), String>) -> Option<String> {
     }
 }
 
-/// The first seeds' workloads are cut at every ninth write; most bugs show there. The others run at random.
+/// The first seeds' workloads are cut at every ninth write; most bugs show there. The others run at
+/// random.
 fn cuts(seed: u64, layout: Layout) -> Result<(), String> {
     let done = if seed < THOROUGH {
         let c = Campaign::new(seed, layout, 200);

@@ -43,7 +43,8 @@ fn random_cuts() {
     }
 }
 
-/// A pool that loses its power in the middle of its work lets go of all it had: the next world needs the memory.
+/// A pool that loses its power in the middle of its work lets go of all it had: the next world
+/// needs the memory.
 #[test]
 fn nothing_is_left_of_a_world() {
     for layout in Layout::ALL {
@@ -61,8 +62,9 @@ fn nothing_is_left_of_a_world() {
     }
 }
 
-/// A log block of which a cut left some columns only, and two disks that fail now and then: what was claimed could not be replayed. And a label
-/// that was read when the pool was found, and not when it was opened.
+/// A log block of which a cut left some columns only, and two disks that fail now and then: what
+/// was claimed could not be replayed. And a label that was read when the pool was found, and not
+/// when it was opened.
 #[test]
 fn cuts_on_disks_that_fail_now_and_then() {
     show(random_run(700_085, Layout::Raidz2));

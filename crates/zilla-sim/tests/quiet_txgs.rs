@@ -1,5 +1,5 @@
-//! A flush of all metaslabs is asked for when a txg finds that it has nothing to write: it waits for
-//! one that is written, for what it changes is a part of the pool.
+//! A flush of all metaslabs is asked for when a txg finds that it has nothing to write: it waits
+//! for one that is written, for what it changes is a part of the pool.
 
 use zilla_sim::pool::files::Files;
 use zilla_sim::pool::layout::{Layout, find, import};

@@ -1,6 +1,6 @@
 //! A mirror is emptied into another and leaves the pool, and later its mapping is shortened, while
-//! files come and go; the power goes at any write of that. What was stable is there, the work goes on
-//! by itself, and every block is accounted for.
+//! files come and go; the power goes at any write of that. What was stable is there, the work goes
+//! on by itself, and every block is accounted for.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Disks leave and return; afterwards any other one may be taken away. `ZILLA_RETURNS` says how many seeds.
-//! A disk that is there and never answers is as good as one that is not.
+//! Disks leave and return; afterwards any other one may be taken away. `ZILLA_RETURNS` says how
+//! many seeds. A disk that is there and never answers is as good as one that is not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

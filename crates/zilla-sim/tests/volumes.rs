@@ -1,5 +1,6 @@
-//! A volume whose power is cut while several users write, zero and trim it: what was flushed, or written to be stable, is there; what was
-//! not may have vanished, but each unit is of one operation, never of two.
+//! A volume whose power is cut while several users write, zero and trim it: what was flushed, or
+//! written to be stable, is there; what was not may have vanished, but each unit is of one
+//! operation, never of two.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -124,7 +125,8 @@ fn unit(tag: u32) -> Vec<u8> {
     out
 }
 
-/// For each unit of a worker what it may hold: what it was when it was last made stable, and what was done since. Tag 0: zeroes.
+/// For each unit of a worker what it may hold: what it was when it was last made stable, and what
+/// was done since. Tag 0: zeroes.
 type Model = Vec<Vec<u32>>;
 
 struct Work {
@@ -271,8 +273,9 @@ fn power_cuts_with_a_log_device() {
     runs(3);
 }
 
-/// Goes away in the middle of a flush, and rolls the volume back at once: what the flush, which goes on by itself, allocates from then on is
-/// given back, and no space map has a block freed before it is allocated.
+/// Goes away in the middle of a flush, and rolls the volume back at once: what the flush, which
+/// goes on by itself, allocates from then on is given back, and no space map has a block freed
+/// before it is allocated.
 fn roll_back_under_a_flush(case: &'static Case, seed: u64) {
     let sim = case.world(seed);
     let env = sim.env();

@@ -1,6 +1,6 @@
-//! What a side of a mirror has when it is said to have everything: also what waits in an intent log,
-//! and what another history had overwritten; and no block is called damaged that only could not be
-//! reached.
+//! What a side of a mirror has when it is said to have everything: also what waits in an intent
+//! log, and what another history had overwritten; and no block is called damaged that only could
+//! not be reached.
 
 use std::sync::Arc;
 use std::time::Duration;

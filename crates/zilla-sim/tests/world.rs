@@ -1,4 +1,5 @@
-//! The world keeps its promises: same seed, same history; nothing flushed is lost; what is lost is lost by sectors.
+//! The world keeps its promises: same seed, same history; nothing flushed is lost; what is lost is
+//! lost by sectors.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

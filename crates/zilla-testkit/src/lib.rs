@@ -4,11 +4,11 @@
 //! Where it is not installed a test says so and goes on without its opinion, except where `CI` is
 //! set: there it fails.
 //!
-//! **Its end.** `zdb -bcc` has found and said everything when it calls libzpool's `kernel_fini`, and
-//! then works for six seconds on emptying a cache that the process ends with. There are hundreds of
-//! runs of it in a run of the tests, which took half of their time. Where `ZILLA_ZDB_PRELOAD` names
-//! `scripts/zdb-exit.c`, compiled, `zdb` leaves without that; what it says and its exit code are the
-//! same. The long proofs (`make judges`) run it as it is.
+//! **Its end.** `zdb -bcc` has found and said everything when it calls libzpool's `kernel_fini`,
+//! and then works for six seconds on emptying a cache that the process ends with. There are
+//! hundreds of runs of it in a run of the tests, which took half of their time. Where
+//! `ZILLA_ZDB_PRELOAD` names `scripts/zdb-exit.c`, compiled, `zdb` leaves without that; what it
+//! says and its exit code are the same. The long proofs (`make judges`) run it as it is.
 
 use std::path::Path;
 use std::process::Command;

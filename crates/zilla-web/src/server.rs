@@ -1,12 +1,12 @@
 //! The door for browsers: HTTP on one address.
 //!
-//! In the clear only on loopback addresses, which nobody else hears; on all others with TLS, since a
-//! token that is read is a token that is used. Everything is bounded: connections, the head and the
-//! body of a request, the time for each, and the time in which a client takes nothing of an answer.
-//! A request passes, in this order: is it meant for us ([`Hosts`]), is it a file of the page, has
-//! its sender a token, may his role do this. An operation then runs as one from the daemon's own
-//! socket would, in a task of its own and to its end, with the command line that the page shows. No
-//! HSTS: a browser would demand TLS of whatever else this machine serves.
+//! In the clear only on loopback addresses, which nobody else hears; on all others with TLS, since
+//! a token that is read is a token that is used. Everything is bounded: connections, the head and
+//! the body of a request, the time for each, and the time in which a client takes nothing of an
+//! answer. A request passes, in this order: is it meant for us ([`Hosts`]), is it a file of the
+//! page, has its sender a token, may his role do this. An operation then runs as one from the
+//! daemon's own socket would, in a task of its own and to its end, with the command line that the
+//! page shows. No HSTS: a browser would demand TLS of whatever else this machine serves.
 
 use crate::access::{Hosts, Role, Tokens};
 use crate::assets::{ASSETS, POLICY};

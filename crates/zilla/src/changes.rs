@@ -1,10 +1,10 @@
-//! Changes to datasets by their names: snapshots, clones, renames, promotions, rollbacks, and the end of
-//! datasets.
+//! Changes to datasets by their names: snapshots, clones, renames, promotions, rollbacks, and the
+//! end of datasets.
 //!
-//! Each is one txg's, and stable when the call returns. What is refused has changed nothing, but for
-//! what has several names ([`Pool::destroy_named`]). None looks
-//! whether what it changes is open somewhere beyond what the engine refuses; who serves datasets to
-//! others sees to that first. [`Dataset`](crate::Dataset) and [`Snapshot`](crate::Snapshot) do.
+//! Each is one txg's, and stable when the call returns. What is refused has changed nothing, but
+//! for what has several names ([`Pool::destroy_named`]). None looks whether what it changes is open
+//! somewhere beyond what the engine refuses; who serves datasets to others sees to that first.
+//! [`Dataset`](crate::Dataset) and [`Snapshot`](crate::Snapshot) do.
 
 use crate::access::Who;
 use crate::dataset::held;
@@ -112,9 +112,9 @@ impl Pool {
         self.task(move |dsl, tx| Box::pin(async move { dsl.rollback(&tx, &fs, Some(&to)).await })).await
     }
 
-    /// Destroys datasets and snapshots in the order of their names here. Where one is refused, those
-    /// before it are gone. It can be called again: datasets that are gone are passed over. `defer`:
-    /// snapshots that are held or have clones go with the last hold or clone.
+    /// Destroys datasets and snapshots in the order of their names here. Where one is refused,
+    /// those before it are gone. It can be called again: datasets that are gone are passed over.
+    /// `defer`: snapshots that are held or have clones go with the last hold or clone.
     pub async fn destroy_named(&self, names: Vec<String>, defer: bool) -> Result<()> {
         self.task(move |dsl, tx| {
             Box::pin(async move {

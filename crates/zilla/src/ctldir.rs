@@ -1,7 +1,8 @@
 //! `.zfs/snapshot`: the directory that is not there, and the snapshots in it.
 //!
-//! A file's node number is its object number; in a snapshot, the upper 16 bits say in which. The control directory's own nodes
-//! have all 16 set. The numbers of snapshots are given out as they are looked into ([`crate::opened`]).
+//! A file's node number is its object number; in a snapshot, the upper 16 bits say in which. The
+//! control directory's own nodes have all 16 set. The numbers of snapshots are given out as they
+//! are looked into ([`crate::opened`]).
 
 use crate::filesystem::NodeId;
 use futures_util::future::BoxFuture;
@@ -18,7 +19,8 @@ pub(crate) const CTL_ROOT: NodeId = CONTROL << SHIFT | 1;
 /// `.zfs/snapshot`
 pub(crate) const CTL_SNAPSHOT: NodeId = CONTROL << SHIFT | 2;
 
-// What `stat` calls the control directory's parts, as in OpenZFS: numbers at the end of those an object can have.
+// What `stat` calls the control directory's parts, as in OpenZFS: numbers at the end of those an
+// object can have.
 pub(crate) const INO_ROOT: u64 = OBJECT;
 pub(crate) const INO_SNAPSHOT: u64 = OBJECT - 2;
 const INO_SNAPSHOTS: u64 = OBJECT - 3;

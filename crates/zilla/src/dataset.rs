@@ -28,7 +28,8 @@ const ZFS_DNSIZE_AUTO: u64 = 1;
 /// So long is waited for who has closed a file system and is still at it.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// The dataset's side of [`Space`]. Holds the dataset, so that it cannot be destroyed while it is open.
+/// The dataset's side of [`Space`]. Holds the dataset, so that it cannot be destroyed while it is
+/// open.
 pub(crate) struct DatasetSpace {
     dsl: Arc<DslPool>,
     ds: Arc<DslDataset>,
@@ -74,7 +75,8 @@ const ZFS_LOGBIAS_THROUGHPUT: u64 = 1;
 const ZFS_DIRECT_DISABLED: u64 = 0;
 const ZFS_DIRECT_STANDARD: u64 = 1;
 
-/// Reads a dataset's properties as files feel them. `readonly` makes it so whatever the property says.
+/// Reads a dataset's properties as files feel them. `readonly` makes it so whatever the property
+/// says.
 pub(crate) async fn fs_props(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly: bool) -> Result<FsProps> {
     let get = |name: &'static str, default| dsl.prop_u64(ds, name, default);
     let atime = match (get("atime", 1).await?, get("relatime", 1).await?) {
@@ -131,8 +133,8 @@ pub(crate) fn held(ds: &Arc<DslDataset>) -> Result<LongHold> {
     }
 }
 
-/// The right to change a dataset's files, which one has at a time; None where nothing is changed. Who
-/// has just closed them may be at it a moment longer.
+/// The right to change a dataset's files, which one has at a time; None where nothing is changed.
+/// Who has just closed them may be at it a moment longer.
 async fn writer(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>) -> Result<Option<Writer>> {
     let ctx = dsl.ctx();
     if ctx.readonly || ds.is_snapshot() {
@@ -152,9 +154,9 @@ async fn writer(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>) -> Result<Option<Write
     }
 }
 
-/// Opens the files of a file system or snapshot, by their numbers alone. Whoever opens them `readonly`
-/// beside others changes nothing, and does not replay what a crash has left in the log. EBUSY:
-/// somebody else has them open for writing, and this would be to write, too.
+/// Opens the files of a file system or snapshot, by their numbers alone. Whoever opens them
+/// `readonly` beside others changes nothing, and does not replay what a crash has left in the log.
+/// EBUSY: somebody else has them open for writing, and this would be to write, too.
 pub(crate) async fn open_zfs(
     env: &Env,
     dsl: &Arc<DslPool>,
@@ -215,9 +217,9 @@ impl DatasetRef {
         open_zfs(&self.dsl.ctx().env, &self.dsl, &self.ds, readonly).await
     }
 
-    /// Opens a file system or snapshot with all that is below its `.zfs`, and frees in the background
-    /// what was unlinked but open when it was last closed. EBUSY: somebody else has it open, who may
-    /// write or be allowed to (`readonly` is what the property says, and may change).
+    /// Opens a file system or snapshot with all that is below its `.zfs`, and frees in the
+    /// background what was unlinked but open when it was last closed. EBUSY: somebody else has it
+    /// open, who may write or be allowed to (`readonly` is what the property says, and may change).
     pub async fn open_filesystem(&self, readonly: bool) -> Result<Arc<Filesystem>> {
         let env = &self.dsl.ctx().env;
         let writer = writer(&self.dsl, &self.ds).await?;

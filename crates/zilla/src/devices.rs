@@ -1,10 +1,10 @@
 //! The devices of a pool: added, attached, replaced, removed, taken offline and back; and what is
 //! known of them.
 //!
-//! A vdev is named by its guid. What lies on a device before it becomes a pool's is for the caller to look at
-//! ([`probe`], [`crate::foreign`]): the operations here take what they are given. Policy is the
-//! caller's too: [`Pool::diagnose`] judges devices that fail too often, [`Pool::call_spares`] has
-//! spares step in, and neither happens unasked.
+//! A vdev is named by its guid. What lies on a device before it becomes a pool's is for the caller
+//! to look at ([`probe`], [`crate::foreign`]): the operations here take what they are given. Policy
+//! is the caller's too: [`Pool::diagnose`] judges devices that fail too often,
+//! [`Pool::call_spares`] has spares step in, and neither happens unasked.
 
 use crate::error::Result;
 use crate::pool::Pool;
@@ -194,8 +194,8 @@ impl Pool {
         self.spa().attach(guid, leaf, how).await
     }
 
-    /// Detaches a side of a mirror. Returns the guid of a spare that has become a device of the pool
-    /// thereby.
+    /// Detaches a side of a mirror. Returns the guid of a spare that has become a device of the
+    /// pool thereby.
     pub async fn detach(&self, guid: u64) -> Result<Option<u64>> {
         self.spa().detach(guid).await
     }

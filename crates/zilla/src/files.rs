@@ -9,7 +9,8 @@ use zilla_core::zpl::{Attr, Cred, DirEntry, NewFile, RenameFlags, S_IFDIR, S_IFL
 /// As many symbolic links as Linux follows.
 const MAX_LINKS: usize = 40;
 
-/// Paths of a file system, seen from its root. Everything is made in the name of one owner, and nothing is refused to him.
+/// Paths of a file system, seen from its root. Everything is made in the name of one owner, and
+/// nothing is refused to him.
 ///
 /// ```
 /// use zilla::{NewPool, NewVdev, Pool};

@@ -20,7 +20,7 @@ pub type NodeId = u64;
 /// snapshot's guid.
 pub const CONTROL_NAME: u64 = u64::MAX;
 
-/// The longest single copy of [`Filesystem::copy_range`], so that a client can be interrupted in between.
+/// The longest single copy of [`Filesystem::copy_range`]: in between a client can be interrupted.
 const COPY_MAX: u64 = 8 << 20;
 /// The same of a clone: its answer has 32 bits.
 const CLONE_MAX: u64 = 1 << 30;
@@ -29,7 +29,7 @@ const CLONE_TRIES: usize = 8;
 /// How much of a copy is read and written at a time.
 const COPY_STEP: u64 = 1 << 20;
 
-/// A name that was found or made. As long as it lives the file stays, whatever happens to its names.
+/// A name that was found or made. The file stays as long as it lives, whatever its names do.
 pub struct Entry {
     /// Its number.
     pub node: NodeId,
@@ -104,7 +104,8 @@ impl Filesystem {
         self.zfs.read().clone()
     }
 
-    /// After a rollback: the dataset's objset is another one. Servers must make their clients forget what they remember.
+    /// After a rollback: the dataset's objset is another one. Servers must make their clients
+    /// forget what they remember.
     pub fn replace(&self, zfs: Arc<Zfs>) {
         *self.zfs.write() = zfs;
         self.opened.clear();
@@ -217,8 +218,9 @@ impl Filesystem {
         self.zfs.read().time()
     }
 
-    /// Whether a file may be found under several spellings of its name: then a client that remembers what it found under
-    /// one, or that there was nothing, learns nothing of changes made under another.
+    /// Whether a file may be found under several spellings of its name: then a client that
+    /// remembers what it found under one, or that there was nothing, learns nothing of changes made
+    /// under another.
     pub fn names_vary(&self) -> bool {
         self.zfs.read().names_vary()
     }
@@ -322,7 +324,8 @@ impl Filesystem {
         resident(|| self.try_getattr(node)).await
     }
 
-    /// Entries of a directory from `cookie` on; none at its end. Their numbers are the files' own, not nodes.
+    /// Entries of a directory from `cookie` on; none at its end. Their numbers are the files' own,
+    /// not nodes.
     pub async fn readdir(&self, dir: NodeId, cookie: u64) -> Result<Vec<DirEntry>> {
         let (zfs, n, id) = match self.place(dir)? {
             Place::Main(zfs, id) => (zfs, 0, id),
@@ -331,7 +334,8 @@ impl Filesystem {
         };
         let mut entries = zfs.readdir(id, cookie).await?;
         if cookie == 0 && n == 0 && id == zfs.root() && self.control.lock().snapdir == Snapdir::Visible {
-            // Between `..` and the rest, with the cookie of `..`: who stops here sees `.zfs` again, and nothing else twice.
+            // Between `..` and the rest, with the cookie of `..`: who stops here sees `.zfs` again,
+            // and nothing else twice.
             let at = entries.iter().take_while(|e| matches!(&e.name[..], b"." | b"..")).count();
             entries
                 .insert(at, DirEntry { name: b".zfs".to_vec(), ino: ctldir::INO_ROOT, dtype: 4, cookie: 2 });
@@ -359,7 +363,8 @@ impl Filesystem {
         Ok(all.into_iter().enumerate().map(entry).skip(cookie as usize).collect())
     }
 
-    /// The files behind entries of a directory; None where there is none to be had without looking it up by name.
+    /// The files behind entries of a directory; None where there is none to be had without looking
+    /// it up by name.
     pub async fn entries(&self, dir: NodeId, entries: &[DirEntry]) -> Result<Vec<Option<Entry>>> {
         let (zfs, n) = match self.place(dir)? {
             Place::Main(zfs, _) => (zfs, 0),
@@ -394,7 +399,7 @@ impl Filesystem {
         Ok(Entry::new(0, held, attr))
     }
 
-    /// Takes away a name that is not a directory's. The file goes with its last name and its last use.
+    /// Takes away a name that is not a directory's. The file goes with its last name and use.
     pub async fn unlink(&self, dir: NodeId, name: &[u8]) -> Result<()> {
         let (zfs, id) = self.live(dir)?;
         zfs.unlink(id, name).await
@@ -533,8 +538,9 @@ impl Filesystem {
         zfs.rewrite(id, off, len).await
     }
 
-    /// Copies a part of a file into another (or the same); returns how much, which may be less. Records that
-    /// both files can have are shared and not copied ([`zilla_core::zpl::Cloned`]). What was copied before an error is told like that; the error comes again when the rest is
+    /// Copies a part of a file into another (or the same); returns how much, which may be less.
+    /// Records that both files can have are shared and not copied ([`zilla_core::zpl::Cloned`]).
+    /// What was copied before an error is told like that; the error comes again when the rest is
     /// asked for.
     pub async fn copy_range(
         &self,
@@ -584,7 +590,8 @@ impl Filesystem {
         Ok(done)
     }
 
-    /// Makes an empty file share all blocks of another, which may be of another file system. Returns its size. An error may leave a part.
+    /// Makes an empty file share all blocks of another, which may be of another file system.
+    /// Returns its size. An error may leave a part.
     pub async fn clone_file(&self, src: &Filesystem, from: NodeId, to: NodeId) -> Result<u64> {
         let (zfs, to) = self.live(to)?;
         let (src_zfs, from) = src.live(from)?;

@@ -5,9 +5,9 @@
 //! is a few bytes at a fixed place, and the places and the types' names are libblkid's, because
 //! OpenZFS prints those. The beginning and the end of the device are read once. The daemon reads
 //! from the descriptor that the pool will then use, so nothing can be put there in between; who
-//! makes a pool by the library alone must keep others away from its devices. Whatever is read is only
-//! compared; nothing of it decides how much is read. A mark found in vain costs a `-f`; one that is
-//! missed costs somebody's data, so short marks count too, with one more check.
+//! makes a pool by the library alone must keep others away from its devices. Whatever is read is
+//! only compared; nothing of it decides how much is read. A mark found in vain costs a `-f`; one
+//! that is missed costs somebody's data, so short marks count too, with one more check.
 
 use std::io;
 use std::sync::Arc;

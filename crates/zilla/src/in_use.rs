@@ -1,7 +1,8 @@
 //! What of a pool is open, and who may open or close it.
 //!
-//! A file system or volume is open once, however many have asked for it. Who opens one, and who does
-//! what nothing may be open for (a rollback, an export), takes a [`Turn`]; there is one at a time.
+//! A file system or volume is open once, however many have asked for it. Who opens one, and who
+//! does what nothing may be open for (a rollback, an export), takes a [`Turn`]; there is one at a
+//! time.
 
 use crate::ctldir::Snapdir;
 use crate::dataset::{filesystem_on, fs_props, open_zfs};

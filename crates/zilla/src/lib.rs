@@ -1,18 +1,21 @@
 //! What embedders and servers stand on.
 //!
-//! The engine's crate knows objects and transactions; the servers know protocols. In between stands this: a dataset's files as one
-//! [`Filesystem`], with its snapshots below `.zfs/snapshot`, its properties and its share of the pool's space. Two ways in: by node
-//! number, asynchronous, as FUSE and NFS ask (each `try_` method answers at once when all it takes is in memory); and by path, for
-//! programs that embed zilla ([`Files`]). A volume's bytes are a [`Volume`].
+//! The engine's crate knows objects and transactions; the servers know protocols. In between stands
+//! this: a dataset's files as one [`Filesystem`], with its snapshots below `.zfs/snapshot`, its
+//! properties and its share of the pool's space. Two ways in: by node number, asynchronous, as FUSE
+//! and NFS ask (each `try_` method answers at once when all it takes is in memory); and by path,
+//! for programs that embed zilla ([`Files`]). A volume's bytes are a [`Volume`].
 //!
-//! **Invariants.** A file system that is open holds its dataset, so that it cannot be destroyed under its users. A file an [`Entry`]
-//! or a leaked use of one refers to is not freed. Node numbers never change their meaning while the file system is open.
+//! **Invariants.** A file system that is open holds its dataset, so that it cannot be destroyed
+//! under its users. A file an [`Entry`] or a leaked use of one refers to is not freed. Node numbers
+//! never change their meaning while the file system is open.
 //!
-//! **Where to begin.** [`Pool`] makes, finds and imports pools; [`Dataset`] and [`Snapshot`] are what is in them; each has an
-//! example. [`blocking`] is the same for programs without async code. What a server does beside that
-//! is on [`Pool`] too, and on what [`tree`] finds in it: [`changes`] to datasets, their [`stored`]
-//! properties, [`holds`], [`bookmarks`], [`keys`], [`accounts`], [`access`], [`streams`]; [`open`]ing
-//! and [`manage`]ing pools, their [`devices`] and their [`status`].
+//! **Where to begin.** [`Pool`] makes, finds and imports pools; [`Dataset`] and [`Snapshot`] are
+//! what is in them; each has an example. [`blocking`] is the same for programs without async code.
+//! What a server does beside that is on [`Pool`] too, and on what [`tree`] finds in it: [`changes`]
+//! to datasets, their [`stored`] properties, [`holds`], [`bookmarks`], [`keys`], [`accounts`],
+//! [`access`], [`streams`]; [`open`]ing and [`manage`]ing pools, their [`devices`] and their
+//! [`status`].
 
 #![deny(missing_docs)]
 

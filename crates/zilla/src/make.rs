@@ -1,7 +1,7 @@
 //! Making file systems and volumes: what is settled once, at the beginning, and what is stored.
 //!
-//! Each is one sync task, so it is there whole with all its properties or not at all. Who may make one is
-//! judged by whoever serves the pool to others, but for the limits, which the task holds.
+//! Each is one sync task, so it is there whole with all its properties or not at all. Who may make
+//! one is judged by whoever serves the pool to others, but for the limits, which the task holds.
 
 use crate::access::Who;
 use crate::pool::Pool;
@@ -66,8 +66,8 @@ pub fn auto() -> Setting {
 }
 
 impl Pool {
-    /// Makes a file system. What it does not say of names (`normalization` and the like) it takes over
-    /// from the one above it.
+    /// Makes a file system. What it does not say of names (`normalization` and the like) it takes
+    /// over from the one above it.
     pub async fn make_filesystem(
         &self,
         name: &str,
@@ -129,8 +129,8 @@ impl Pool {
         task.await
     }
 
-    /// Makes a volume. `refreservation=auto` among the settings is what it can take at most, and so is
-    /// no word of it where it is not sparse.
+    /// Makes a volume. `refreservation=auto` among the settings is what it can take at most, and so
+    /// is no word of it where it is not sparse.
     pub async fn make_volume(
         &self,
         name: &str,

@@ -2,8 +2,8 @@
 //! them, of vdevs.
 //!
 //! Values are numbers and texts here; [`crate::settings`] and the table of `zilla-control` turn
-//! words into them and back. What a pool's property also changes in the running pool is its caller's
-//! to say ([`Pool::set_autotrim`](crate::Pool::set_autotrim) and the like).
+//! words into them and back. What a pool's property also changes in the running pool is its
+//! caller's to say ([`Pool::set_autotrim`](crate::Pool::set_autotrim) and the like).
 
 use crate::error::{Error, Result};
 use crate::pool::Pool;
@@ -19,8 +19,8 @@ pub use zilla_core::dsl::{PropSource, PropValue, Setting};
 /// Object 1 of every MOS.
 const DIRECTORY: u64 = 1;
 
-/// What a pool keeps by itself in a vdev's ZAP is named like a user's property: where its space maps
-/// are, how far a trim has come. Whoever set that would break the pool.
+/// What a pool keeps by itself in a vdev's ZAP is named like a user's property: where its space
+/// maps are, how far a trim has come. Whoever set that would break the pool.
 const POOLS_OWN: [&str; 6] =
     ["com.delphix:", "com.klarasystems:", "org.openzfs:", "org.zfsonlinux:", "org.illumos:", "org.open-zfs:"];
 
@@ -82,8 +82,8 @@ impl Pool {
         }
     }
 
-    /// Sets a property of a vdev, or with None takes it away. EINVAL: the pool keeps it by itself, or
-    /// there is another way ([`Pool::set_allocating`]).
+    /// Sets a property of a vdev, or with None takes it away. EINVAL: the pool keeps it by itself,
+    /// or there is another way ([`Pool::set_allocating`]).
     pub async fn set_vdev_property(&self, guid: u64, name: &str, value: Option<Value>) -> Result<()> {
         if is_pools_own(name) || name == "allocating" {
             return Err(Error::inval(format!("'{name}' is not set so")));

@@ -1,9 +1,9 @@
 //! Snapshots as streams, and back: `zfs send` and `zfs receive`.
 //!
 //! A stream is made of records ([`RecordWriter`], [`RecordReader`]) that go through a [`Sink`] or
-//! come from a [`Source`]; who carries the bytes is the caller's matter. One stream is one snapshot,
-//! whole or as what changed since an earlier one ([`From`]), and is received whole or not at all
-//! ([`Receiving`]). Packages of several are the caller's to put together: see the daemon's.
+//! come from a [`Source`]; who carries the bytes is the caller's matter. One stream is one
+//! snapshot, whole or as what changed since an earlier one ([`From`]), and is received whole or not
+//! at all ([`Receiving`]). Packages of several are the caller's to put together: see the daemon's.
 
 use crate::error::Result;
 use crate::keys::NewCrypt;

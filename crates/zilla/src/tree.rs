@@ -1,8 +1,8 @@
 //! The datasets of a pool as they lie in its tree.
 //!
-//! A [`DatasetRef`] is a file system, volume or snapshot that was found; a [`DatasetDir`] is a place
-//! in the tree, with what lies there and below it. Both go on meaning the same when it gets another
-//! name. Neither keeps a dataset from being destroyed: a [`Hold`] does.
+//! A [`DatasetRef`] is a file system, volume or snapshot that was found; a [`DatasetDir`] is a
+//! place in the tree, with what lies there and below it. Both go on meaning the same when it gets
+//! another name. Neither keeps a dataset from being destroyed: a [`Hold`] does.
 //!
 //! [`Dataset`](crate::Dataset) and [`Snapshot`](crate::Snapshot) are the simpler way for programs
 //! that know what they look for by its name.
@@ -349,9 +349,9 @@ impl DatasetRef {
         self.ds.open_objset().map(|os| os.stats.get()).unwrap_or_default()
     }
 
-    /// What was settled when it was made, and lies in its contents rather than among the properties:
-    /// `volsize` and `volblocksize` of a volume; `version`, `utf8only`, `normalization` and
-    /// `casesensitivity` of a file system.
+    /// What was settled when it was made, and lies in its contents rather than among the
+    /// properties: `volsize` and `volblocksize` of a volume; `version`, `utf8only`, `normalization`
+    /// and `casesensitivity` of a file system.
     pub async fn fixed_properties(&self) -> Result<BTreeMap<&'static str, u64>> {
         let os = self.dsl.objset(&self.ds).await?;
         let mut all = BTreeMap::new();
@@ -387,8 +387,8 @@ const DNODE_SHIFT: u32 = 9;
 const BLKPTR_SHIFT: u32 = 7;
 
 impl DatasetRef {
-    /// Which blocks of a level hold a range of bytes of an object (None: all of it), or with `dnode`
-    /// its dnode. EDOM: the object has no such level.
+    /// Which blocks of a level hold a range of bytes of an object (None: all of it), or with
+    /// `dnode` its dnode. EDOM: the object has no such level.
     pub async fn blocks_of(
         &self,
         object: u64,

@@ -1,11 +1,13 @@
 //! A block volume for servers and embedders.
 //!
-//! All requests may come at the same time and from several threads; those that overlap while they are under way have no order among
-//! them, as on a disk. What a request that has returned did is seen by all that begin later, and is on stable storage when a
-//! [`Volume::flush`] that began later has returned, or at once if it was to be (`fua`).
+//! All requests may come at the same time and from several threads; those that overlap while they
+//! are under way have no order among them, as on a disk. What a request that has returned did is
+//! seen by all that begin later, and is on stable storage when a [`Volume::flush`] that began later
+//! has returned, or at once if it was to be (`fua`).
 //!
-//! A rollback puts other contents in the place of a volume's: [`Volume::suspend`] waits for the requests that are under way and
-//! keeps new ones waiting; [`Suspended::resume`] opens what is there then. A volume that is closed answers ENXIO.
+//! A rollback puts other contents in the place of a volume's: [`Volume::suspend`] waits for the
+//! requests that are under way and keeps new ones waiting; [`Suspended::resume`] opens what is
+//! there then. A volume that is closed answers ENXIO.
 
 use crate::dataset::{DatasetSpace, held};
 use crate::tree::DatasetRef;
@@ -203,7 +205,8 @@ impl Volume {
         }
     }
 
-    /// Bytes that are in memory; None if they are not, or the volume is suspended. EINVAL if not all are within the volume.
+    /// Bytes that are in memory; None if they are not, or the volume is suspended. EINVAL if not
+    /// all are within the volume.
     pub fn try_read(&self, off: u64, len: usize) -> Result<Option<ReadData>> {
         let Some(request) = self.try_begin()? else { return Ok(None) };
         match request.zvol.try_read(off, len) {
@@ -218,8 +221,9 @@ impl Volume {
         self.begin().await?.zvol.read(off, len).await
     }
 
-    /// Writes buffers, one behind the other; whole blocks are taken over where one buffer holds all of one. With `fua` they are on stable
-    /// storage when it returns. ENOSPC if not all is within the volume, or the pool has no room.
+    /// Writes buffers, one behind the other; whole blocks are taken over where one buffer holds all
+    /// of one. With `fua` they are on stable storage when it returns. ENOSPC if not all is within
+    /// the volume, or the pool has no room.
     pub async fn write(&self, off: u64, data: &[Bytes], fua: bool) -> Result<()> {
         let request = self.begin().await?;
         request.zvol.write(off, data).await?;
@@ -231,18 +235,20 @@ impl Volume {
         self.begin().await?.zvol.flush().await
     }
 
-    /// The same for who asks about a change of his own: one elsewhere that cannot leave the log is no error of his.
+    /// The same for who asks about a change of his own: one elsewhere that cannot leave the log is
+    /// no error of his.
     pub async fn commit(&self) -> Result<()> {
         self.begin().await?.zvol.commit().await
     }
 
-    /// Says that a range is not needed any more: its whole blocks read as zeroes from now on and give their space back.
+    /// Says that a range is not needed any more: its whole blocks read as zeroes from now on and
+    /// give their space back.
     pub async fn trim(&self, off: u64, len: u64) -> Result<()> {
         self.begin().await?.zvol.trim(off, len).await
     }
 
-    /// Makes a range zeroes. Its whole blocks give their space back, unless it is `allocated` as if zeroes had been written (which
-    /// compression may undo).
+    /// Makes a range zeroes. Its whole blocks give their space back, unless it is `allocated` as if
+    /// zeroes had been written (which compression may undo).
     pub async fn write_zeroes(&self, off: u64, len: u64, allocated: bool, fua: bool) -> Result<()> {
         let request = self.begin().await?;
         if allocated {
@@ -294,7 +300,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Changes the size. What is beyond a smaller one is lost. It is on stable storage when this returns.
+    /// Changes the size. What is beyond a smaller one is lost. It is on stable storage when this
+    /// returns.
     pub async fn set_size(&self, size: u64) -> Result<()> {
         self.begin().await?.zvol.set_size(size).await
     }
@@ -362,7 +369,8 @@ impl Drop for Waiting {
     }
 }
 
-/// A volume that no request is under way in. It is closed if it is not resumed: nobody knows what has become of its contents.
+/// A volume that no request is under way in. It is closed if it is not resumed: nobody knows what
+/// has become of its contents.
 pub struct Suspended {
     volume: Arc<Volume>,
     /// What requests go on with.

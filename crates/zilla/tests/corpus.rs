@@ -1,7 +1,8 @@
 //! Every file of pools that OpenZFS made, against the lists OpenZFS's kernel gave of them.
 //!
-//! Looks for unpacked sets in the folder `ZILLA_CORPUS_UNPACKED` names (`<set>/d1.img`, `<set>/desc/manifest/...`) and passes without
-//! it: this is the quick form, without daemon and mounts, of what `tests/interop` does with them.
+//! Looks for unpacked sets in the folder `ZILLA_CORPUS_UNPACKED` names (`<set>/d1.img`,
+//! `<set>/desc/manifest/...`) and passes without it: this is the quick form, without daemon and
+//! mounts, of what `tests/interop` does with them.
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -158,9 +159,11 @@ async fn compare(fs: &Filesystem, manifest: &Path, replayed: bool, faults: &mut 
         };
         let got = describe(fs, node, path, &want).await;
         for (key, value) in want.as_object().unwrap() {
-            // What the kernel says of the mount, not of the file; and how it calls a mounted snapshot's root.
+            // What the kernel says of the mount, not of the file; and how it calls a mounted
+            // snapshot's root.
             let mount = key == "attributes" || (key == "ino" && path.is_empty());
-            // Times that are not logged are those of the replay; and blocks that were written anew may lie otherwise.
+            // Times that are not logged are those of the replay; and blocks that were written anew
+            // may lie otherwise.
             let late = replayed && matches!(&key[..], "mtime" | "atime" | "ctime" | "blocks");
             if !mount && !late && got.get(key) != Some(value) {
                 faults.push(format!("{name}: {path:?} {key}: {:?}, should be {value}", got.get(key)));

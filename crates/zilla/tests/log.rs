@@ -1,5 +1,6 @@
-//! The intent log on real files: a machine stops right after an fsync, and what was promised is there afterwards. OpenZFS's zdb,
-//! where it is installed, looks at the pool in between: it follows the log and accounts for every block of it.
+//! The intent log on real files: a machine stops right after an fsync, and what was promised is
+//! there afterwards. OpenZFS's zdb, where it is installed, looks at the pool in between: it follows
+//! the log and accounts for every block of it.
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
@@ -205,7 +206,8 @@ async fn change(fs: &Filesystem) {
     fs.setxattr(inner.node, b"user.gone", b"value", any).await.unwrap();
     fs.removexattr(inner.node, b"user.gone").await.unwrap();
     fs.setxattr(inner.node, b"user.larger", &bytes(20_000, 3), any).await.unwrap();
-    // Too long for the system attributes: a file in a hidden directory, made, rewritten, and another taken away.
+    // Too long for the system attributes: a file in a hidden directory, made, rewritten, and
+    // another taken away.
     fs.setxattr(dir.node, b"user.huge", &bytes(40_000, 4), any).await.unwrap();
     fs.setxattr(dir.node, b"user.huge", &bytes(50_000, 5), any).await.unwrap();
     fs.setxattr(dir.node, b"user.huge2", &bytes(40_000, 6), any).await.unwrap();
@@ -312,7 +314,8 @@ fn a_crash_during_replay_and_one_after_it_change_nothing() {
     });
 }
 
-/// A pool whose machine stopped after ten commits of a file each: its disk, the blocks of its log, the files' names.
+/// A pool whose machine stopped after ten commits of a file each: its disk, the blocks of its log,
+/// the files' names.
 async fn ten_commits(env: &Env) -> (tempfile::TempDir, Vec<BlkPtr>, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
     let spa = create(env, dir.path()).await;
@@ -358,7 +361,8 @@ fn a_torn_chain_gives_back_what_was_before_the_tear() {
                 let f = fs.lookup(fs.root(), name.as_bytes()).await.unwrap();
                 let len = 100 + 3000 * i;
                 let have = fs.read(f.node, 0, len + 1).await.unwrap().concat();
-                // The tear may be between the record that made the last one and that of its contents.
+                // The tear may be between the record that made the last one and that of its
+                // contents.
                 let torn_off = i + 1 == count && have.is_empty();
                 assert!(torn_off || have == bytes(len, len as u64), "block {n}: {name} is another");
             }
@@ -432,7 +436,8 @@ fn a_lone_commit_is_one_write_and_one_flush_and_many_share_them() {
         let log = fs.zfs().intent_log().unwrap().clone();
         let file = Dir(&fs).file("a", 8192).await;
         fs.fsync(file.node).await.unwrap();
-        // Nothing was done since: nothing is waited for, as soon as the log is done with the commit before.
+        // Nothing was done since: nothing is waited for, as soon as the log is done with the commit
+        // before.
         let idle = log.stats().get();
         for _ in 0..100 {
             fs.fsync(file.node).await.unwrap();
@@ -484,8 +489,8 @@ fn a_lone_commit_is_one_write_and_one_flush_and_many_share_them() {
     });
 }
 
-/// Blocks of the log and old records that are not free yet take what a small pool has; a txg must find room for what is dirty all
-/// the same.
+/// Blocks of the log and old records that are not free yet take what a small pool has; a txg must
+/// find room for what is dirty all the same.
 #[test]
 fn a_small_pool_is_not_filled_by_its_log() {
     const FILE: u64 = 96 << 20;
@@ -566,8 +571,8 @@ fn roll_back(name: &'static str, to: &'static str) -> Task {
     Box::new(move |d, tx| Box::pin(async move { d.rollback(&tx, name, Some(to)).await }))
 }
 
-/// Datasets go, or get other contents, with a log that is in use, that was left empty, or that was never replayed: no block of it
-/// is lost or freed twice.
+/// Datasets go, or get other contents, with a log that is in use, that was left empty, or that was
+/// never replayed: no block of it is lost or freed twice.
 #[test]
 fn logs_go_with_their_datasets() {
     let env = real_env(2);

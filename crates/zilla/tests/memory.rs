@@ -1,8 +1,9 @@
 //! Memory: whatever clients do, a pool makes do with what it was given.
 //!
-//! `ulimit -m` says how much that is, and the process's resident set is looked at all the while: it stays within a fifth above. (The tests' own
-//! buffers, code and the allocator's gaps are part of it.) `ZILLA_MEMORY_SECONDS` says how long each pattern lasts; then all of them are run,
-//! else the first few, shortly.
+//! `ulimit -m` says how much that is, and the process's resident set is looked at all the while: it
+//! stays within a fifth above. (The tests' own buffers, code and the allocator's gaps are part of
+//! it.) `ZILLA_MEMORY_SECONDS` says how long each pattern lasts; then all of them are run, else the
+//! first few, shortly.
 
 use bytes::Bytes;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -405,7 +406,8 @@ async fn create(env: &Env, dir: &Path, limit: u64) -> Arc<Spa> {
     Spa::create(env, &PoolSpec { tops: vec![top], ..PoolSpec::default() }, opts).await.unwrap()
 }
 
-/// One pattern on a pool of its own; the most memory there was, and the most that the write throttle knew of.
+/// One pattern on a pool of its own; the most memory there was, and the most that the write
+/// throttle knew of.
 fn run(name: &str, pattern: Pattern, limit: u64, lasts: Duration) -> (u64, u64) {
     let mut env = real_env(2);
     if name == "slow disk" {
@@ -463,7 +465,8 @@ fn memory_stays_within_what_it_is_given() {
     let count = if long.is_some() { PATTERNS.len() } else { FEW };
     let mut over = Vec::new();
     for (name, _) in &PATTERNS[..count] {
-        // A process for each: buffers that are kept for reuse after one pattern are not the next one's.
+        // A process for each: buffers that are kept for reuse after one pattern are not the next
+        // one's.
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         child.args(["memory_stays_within_what_it_is_given", "--exact", "--nocapture"]).env(PATTERN, name);
         if !child.status().unwrap().success() {

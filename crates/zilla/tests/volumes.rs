@@ -1,5 +1,6 @@
-//! Volumes on real files: those that OpenZFS wrote, those of a machine that stops right after a flush, and those that are rolled back or
-//! run out of space under their users. OpenZFS's zdb, where it is installed, looks at the pools.
+//! Volumes on real files: those that OpenZFS wrote, those of a machine that stops right after a
+//! flush, and those that are rolled back or run out of space under their users. OpenZFS's zdb,
+//! where it is installed, looks at the pools.
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
@@ -131,7 +132,8 @@ fn what_was_flushed_is_there_after_a_crash() {
         // The first commit makes the chain; what follows is in it.
         v.write(0, &[noise(1, 512)], true).await.unwrap();
         spa.sync().await.unwrap();
-        // Parts of blocks, whole ones (written in place), zeroes in between, and all of it again elsewhere.
+        // Parts of blocks, whole ones (written in place), zeroes in between, and all of it again
+        // elsewhere.
         v.write(100, &[noise(2, 5000), noise(3, 40_000)], false).await.unwrap();
         v.write(1 << 20, &[noise(4, BLK * 8)], false).await.unwrap();
         v.write_zeroes((1 << 20) + 700, 40_000, false, false).await.unwrap();

@@ -1,8 +1,10 @@
-//! What is true of every file of a tree, from a mounted tree or from a list, and how two such differ.
+//! What is true of every file of a tree, from a mounted tree or from a list, and how two such
+//! differ.
 //!
-//! A file is a set of facts by name, in the words of OpenZFS's own manifests (one JSON object a line): type, mode, owner,
-//! size, links, object number, times, device, target, sum of the contents, each xattr. Paths are percent-encoded bytes, because
-//! names need not be UTF-8. Comparing facts by name keeps the comparison as small as a list of names to leave out.
+//! A file is a set of facts by name, in the words of OpenZFS's own manifests (one JSON object a
+//! line): type, mode, owner, size, links, object number, times, device, target, sum of the
+//! contents, each xattr. Paths are percent-encoded bytes, because names need not be UTF-8.
+//! Comparing facts by name keeps the comparison as small as a list of names to leave out.
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, lgetxattr, llistxattr, statx};
 use serde_json::Value;
@@ -192,7 +194,8 @@ pub fn write(manifest: &Manifest) -> String {
     out
 }
 
-/// What differs, one line each, the first few hundred. `leave_out` says which facts are not compared, by path and name.
+/// What differs, one line each, the first few hundred. `leave_out` says which facts are not
+/// compared, by path and name.
 pub fn differences(
     expected: &Manifest,
     found: &Manifest,

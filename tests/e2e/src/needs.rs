@@ -53,13 +53,15 @@ fn has(need: Need) -> bool {
     }
 }
 
-/// Whether this machine has all of it. Where `CI` is set a test must not pass by doing nothing: then what is missing is a panic.
+/// Whether this machine has all of it. Where `CI` is set a test must not pass by doing nothing:
+/// then what is missing is a panic.
 pub fn can(needs: &[Need]) -> bool {
     let missing: Vec<Need> = needs.iter().copied().filter(|&n| !has(n)).collect();
     if missing.is_empty() {
         return true;
     }
-    // These are properties of who runs the tests, not of the machine: CI may run them as an ordinary user as well.
+    // These are properties of who runs the tests, not of the machine: CI may run them as an
+    // ordinary user as well.
     let excused = missing.iter().all(|&n| matches!(n, Need::Root | Need::Nested));
     assert!(excused || std::env::var_os("CI").is_none(), "this test needs {missing:?}");
     eprintln!("not run: needs {missing:?}");

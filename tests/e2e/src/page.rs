@@ -1,7 +1,8 @@
 //! Pages of the documentation whose commands are run as they stand there.
 //!
-//! A block after `<!-- run -->` is run. One of `sh` is a script. One of `console` is a session: a line that begins with `$ ` is a
-//! command, and so are the lines after it that begin with `> `; what stands below is what must be printed.
+//! A block after `<!-- run -->` is run. One of `sh` is a script. One of `console` is a session: a
+//! line that begins with `$ ` is a command, and so are the lines after it that begin with `> `;
+//! what stands below is what must be printed.
 
 use crate::world::{Done, World, finish};
 use std::process::Command;
@@ -17,7 +18,8 @@ pub fn blocks(page: &str, kind: &str) -> String {
     page.split(begin.as_str()).skip(1).map(|b| b.split("```").next().unwrap_or_default()).collect()
 }
 
-/// Runs a script in a world's folder, with our commands first on the path. The first command that fails ends it.
+/// Runs a script in a world's folder, with our commands first on the path. The first command that
+/// fails ends it.
 #[track_caller]
 pub fn run(world: &World, script: &str) -> Done {
     let ours = std::path::PathBuf::from(world.command("zpool").get_program());
@@ -72,7 +74,8 @@ pub fn follow(world: &World, step: &Step) {
     );
 }
 
-/// Lines without what depends on how long a folder's name is: a column's width is one blank; the indentation stays.
+/// Lines without what depends on how long a folder's name is: a column's width is one blank; the
+/// indentation stays.
 fn plain(text: &str) -> Vec<String> {
     let line = |l: &str| {
         let depth = l.len() - l.trim_start().len();

@@ -88,8 +88,8 @@ impl<'a> Pool<'a> {
         self.world.zpool(&format!("import -d {} {}", self.world.disks().display(), self.name)).ok();
     }
 
-    /// Has it back after its daemon ended: the next one takes the pools of its cache file by itself; one that was exported is
-    /// imported.
+    /// Has it back after its daemon ended: the next one takes the pools of its cache file by
+    /// itself; one that was exported is imported.
     #[track_caller]
     pub fn again(&self) {
         if self.world.zpool(&format!("list -H -o name {}", self.name)).code != 0 {

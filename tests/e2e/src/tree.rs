@@ -1,4 +1,5 @@
-//! Trees of files: making one with a little of everything, copying with the host's own `cp`, comparing.
+//! Trees of files: making one with a little of everything, copying with the host's own `cp`,
+//! comparing.
 
 use crate::manifest::{differences, scan};
 use crate::random::Random;
@@ -54,8 +55,8 @@ pub fn copy(from: &Path, to: &Path) {
     host("cp", &["-a".as_ref(), "--sparse=always".as_ref(), from.as_os_str(), to.as_os_str()]);
 }
 
-/// A panic unless every file is what it is in the other tree: kind, mode, owner, size, links, modification time, target,
-/// contents and attributes.
+/// A panic unless every file is what it is in the other tree: kind, mode, owner, size, links,
+/// modification time, target, contents and attributes.
 #[track_caller]
 pub fn same(expected: &Path, found: &Path) {
     let (before, after) = (scan(expected), scan(found));

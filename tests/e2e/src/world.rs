@@ -1,7 +1,7 @@
 //! A daemon of one's own and the commands that talk to it.
 //!
-//! Output goes to files, not to pipes: a daemon that a command starts may keep its parent's descriptors, and whoever reads a
-//! pipe to its end would then wait for the daemon.
+//! Output goes to files, not to pipes: a daemon that a command starts may keep its parent's
+//! descriptors, and whoever reads a pipe to its end would then wait for the daemon.
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::ffi::OsStr;
@@ -112,7 +112,8 @@ impl World {
             let mut command = self.command(name);
             command.args(args);
             let done = finish(command);
-            // A child that another test is starting holds our open files until it executes its program: the kernel calls the mount busy.
+            // A child that another test is starting holds our open files until it executes its
+            // program: the kernel calls the mount busy.
             let busy = done.stderr.contains("cannot unmount") && done.stderr.contains("busy");
             if !busy || patience == 0 {
                 return done;
@@ -214,7 +215,8 @@ impl Drop for World {
     }
 }
 
-/// Waits until a process is gone. A child of ours that nobody has waited for counts as gone: it is a zombie.
+/// Waits until a process is gone. A child of ours that nobody has waited for counts as gone: it is
+/// a zombie.
 fn gone(pid: Pid, limit: Duration) -> bool {
     let begin = Instant::now();
     let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());

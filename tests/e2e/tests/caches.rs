@@ -1,4 +1,5 @@
-//! Cache devices by the commands: made, added, shown, taken off line, lost, removed; what goes wrong says so; and OpenZFS agrees each time.
+//! Cache devices by the commands: made, added, shown, taken off line, lost, removed; what goes
+//! wrong says so; and OpenZFS agrees each time.
 
 use std::fs;
 use std::path::{Path, PathBuf};

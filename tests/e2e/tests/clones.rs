@@ -1,5 +1,6 @@
-//! Files that share blocks, as people make them: `cp` on a mount, and `zilla clone-file` between file systems. After a kill right behind an fsync both
-//! are what they were, and OpenZFS's zdb accounts for every block.
+//! Files that share blocks, as people make them: `cp` on a mount, and `zilla clone-file` between
+//! file systems. After a kill right behind an fsync both are what they were, and OpenZFS's zdb
+//! accounts for every block.
 
 use rustix::fs::copy_file_range;
 use std::fs::{self, File};

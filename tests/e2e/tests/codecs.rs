@@ -1,4 +1,5 @@
-//! Every compression, checksum and record size, written here, read after a new import, and checked by OpenZFS.
+//! Every compression, checksum and record size, written here, read after a new import, and checked
+//! by OpenZFS.
 
 use zilla_e2e::{Kind, Need, Pool, World, can, tree};
 

@@ -1,8 +1,10 @@
-//! Those who live on `fsync`: SQLite, PostgreSQL and a maildir on a mount whose daemon is killed again and again.
+//! Those who live on `fsync`: SQLite, PostgreSQL and a maildir on a mount whose daemon is killed
+//! again and again.
 //!
-//! Each says what it has made stable - a transaction whose commit returned, a message whose folder was synced - and after every kill all
-//! of that must be there, and the database must find itself sound. `ZILLA_KILLS` says how often (100 for the proof, a few in every run),
-//! `ZILLA_SEED` repeats a run.
+//! Each says what it has made stable - a transaction whose commit returned, a message whose folder
+//! was synced - and after every kill all of that must be there, and the database must find itself
+//! sound. `ZILLA_KILLS` says how often (100 for the proof, a few in every run), `ZILLA_SEED`
+//! repeats a run.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -29,7 +31,8 @@ fn kills(few: usize) -> usize {
     std::env::var("ZILLA_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(few)
 }
 
-/// Lets the client work, kills the daemon, brings the pool back, and has the client look, `kills` times.
+/// Lets the client work, kills the daemon, brings the pool back, and has the client look, `kills`
+/// times.
 fn through_kills(kills: usize, pause: Duration, mut client: impl Client) {
     let mut random = Random::from_env();
     let world = World::new();
@@ -118,7 +121,8 @@ impl Client for Sqlite {
         let mut command = Command::new("stdbuf");
         command.args(["-oL", "sqlite3", "-bail"]).arg(folder.join("db"));
         let mut dialog = Dialog::start(command);
-        // With less than EXTRA, SQLite does not sync the folder after it removed its journal, so a commit that returned may be undone.
+        // With less than EXTRA, SQLite does not sync the folder after it removed its journal, so a
+        // commit that returned may be undone.
         let mode = format!("PRAGMA synchronous=EXTRA; PRAGMA journal_mode={journal};");
         assert!(dialog.say(&mode, journal), "SQLite does not take {mode}");
         self.dialog = Some(dialog);
@@ -127,8 +131,9 @@ impl Client for Sqlite {
     fn put(&mut self, n: u64) -> bool {
         let Some(dialog) = &mut self.dialog else { return false };
         let text = format!("INSERT INTO t VALUES({n}, randomblob(700)); SELECT 'stable {n}';");
-        // SQLite calls a commit done whose journal it removed and whose folder it then could not open to sync it (unixDelete). So what it says
-        // right before the file system is gone is not believed: asked for its free space, a daemon must answer.
+        // SQLite calls a commit done whose journal it removed and whose folder it then could not
+        // open to sync it (unixDelete). So what it says right before the file system is gone is not
+        // believed: asked for its free space, a daemon must answer.
         dialog.say(&text, &format!("stable {n}")) && rustix::fs::statvfs(&self.folder).is_ok()
     }
 
@@ -162,7 +167,8 @@ impl Postgres {
         Postgres { run, server: None, dialog: None }
     }
 
-    /// One of Debian's programs, as the user `postgres` where we are root: as root it refuses to run.
+    /// One of Debian's programs, as the user `postgres` where we are root: as root it refuses to
+    /// run.
     fn program(name: &str) -> Command {
         let versions =
             fs::read_dir("/usr/lib/postgresql").expect("Debian's package postgresql is not installed");
@@ -202,7 +208,8 @@ impl Postgres {
             let log = log.expect("log");
             command.stdin(Stdio::null()).stdout(log.try_clone().expect("log")).stderr(log);
             let mut server = command.spawn().expect("postgres");
-            // It recovers first. What is left of the one before may hold its memory for a moment: then it ends, and is tried again.
+            // It recovers first. What is left of the one before may hold its memory for a moment:
+            // then it ends, and is tried again.
             while server.try_wait().expect("wait").is_none() {
                 let mut command = self.psql();
                 command.args(["-c", "SELECT 1"]).stdout(Stdio::null()).stderr(Stdio::null());

@@ -1,4 +1,5 @@
-//! Datasets: properties and where they come from, snapshots to look into, rollback, clones, destroy.
+//! Datasets: properties and where they come from, snapshots to look into, rollback, clones,
+//! destroy.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -17,7 +17,8 @@ fn says(done: Done, code: i32, text: &str) {
     assert_eq!((done.code, done.stderr.lines().next().unwrap_or_default()), (code, text), "{done}");
 }
 
-/// A world that others may enter, and its program for those who cannot reach the folder it was built in.
+/// A world that others may enter, and its program for those who cannot reach the folder it was
+/// built in.
 struct Shared {
     program: fs::File,
     world: World,

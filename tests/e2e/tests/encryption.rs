@@ -1,4 +1,5 @@
-//! Encryption by the commands: keys of every form, suites, inheritance, changes, crashes; and OpenZFS's `zdb -K` reads what was written.
+//! Encryption by the commands: keys of every form, suites, inheritance, changes, crashes; and
+//! OpenZFS's `zdb -K` reads what was written.
 
 use std::fs;
 use std::io::Write;
@@ -140,7 +141,8 @@ fn a_log_is_claimed_without_the_key_and_replayed_with_it() {
     let (key, away) = (world.path().join("raw"), world.path().join("away"));
     fs::rename(&key, &away).expect("rename");
     world.kill();
-    // Comes back by itself, without keys. The log is claimed all the same, and none of it is on the disk in the clear.
+    // Comes back by itself, without keys. The log is claimed all the same, and none of it is on the
+    // disk in the clear.
     assert_eq!(get(&world, "keystatus", "tank/c"), "unavailable");
     world.zpool("sync tank").ok();
     pool.scrub();

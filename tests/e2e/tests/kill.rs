@@ -1,6 +1,8 @@
-//! `kill -9` of the daemon at random moments of a copy: each import succeeds at once, with every file that was synced.
+//! `kill -9` of the daemon at random moments of a copy: each import succeeds at once, with every
+//! file that was synced.
 //!
-//! `ZILLA_KILLS` says how often (200 for the proof, a few in every run), `ZILLA_SEED` repeats a run.
+//! `ZILLA_KILLS` says how often (200 for the proof, a few in every run), `ZILLA_SEED` repeats a
+//! run.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{ReadWriteFlags, pwritev2};
@@ -81,7 +83,8 @@ fn killed_at_any_moment_of_a_copy() {
     pool::zdb_clean(&world.disks(), "tank");
 }
 
-/// Writes files until the daemon is gone, syncing each third; what fsync acknowledged goes on the list.
+/// Writes files until the daemon is gone, syncing each third; what fsync acknowledged goes on the
+/// list.
 fn write(root: PathBuf, round: usize, seed: u64, stop: &AtomicBool, synced: &Mutex<Vec<Synced>>) {
     let mut random = Random::new(seed);
     for i in 0.. {
@@ -211,7 +214,8 @@ fn a_log_that_cannot_be_replayed_is_kept_and_said() {
     pool.judge();
 }
 
-/// The same without an fsync by the program, which opened the file for stable writes instead or says so with each of them.
+/// The same without an fsync by the program, which opened the file for stable writes instead or
+/// says so with each of them.
 #[test]
 fn a_write_that_is_to_be_stable_is() {
     if !can(&[Need::Fuse]) {
@@ -249,8 +253,8 @@ fn a_write_that_is_to_be_stable_is() {
     pool::zdb_clean(&world.disks(), "tank");
 }
 
-/// Several at once write to one file, each write stable when it is done; and who else has the file open sees what they wrote, whichever of
-/// them opened it first.
+/// Several at once write to one file, each write stable when it is done; and who else has the file
+/// open sees what they wrote, whichever of them opened it first.
 #[test]
 fn stable_writes_of_several_at_once() {
     const BLOCK: usize = 8 << 10;

@@ -1,4 +1,5 @@
-//! Log devices by the commands: made, added, shown, mirrored, replaced, taken off line, lost, removed; and OpenZFS agrees each time.
+//! Log devices by the commands: made, added, shown, mirrored, replaced, taken off line, lost,
+//! removed; and OpenZFS agrees each time.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! The media house's story, `docs/media-house.md`: each of its commands prints what stands there, no file is lost, and OpenZFS agrees.
+//! The media house's story, `docs/media-house.md`: each of its commands prints what stands there,
+//! no file is lost, and OpenZFS agrees.
 
 use std::path::Path;
 use zilla_e2e::{Need, World, can, page, zdb_clean};

@@ -264,8 +264,8 @@ fn an_exported_pool_leaves_no_memory_behind() {
     assert!(left <= before + (48 << 10), "{before} KB before, {used} with data, {left} after the export");
 }
 
-/// As OpenZFS: what had no place is mounted in its first, with what inherits it; what is mounted only when somebody
-/// asks for it stays unmounted.
+/// As OpenZFS: what had no place is mounted in its first, with what inherits it; what is mounted
+/// only when somebody asks for it stays unmounted.
 #[test]
 fn a_first_place_mounts_what_is_mounted_unasked() {
     if !can(&[Need::Fuse, Need::Nested]) {

@@ -1,4 +1,5 @@
-//! Many names in one directory, through growth from a micro-ZAP to a fat one, a new import and removal.
+//! Many names in one directory, through growth from a micro-ZAP to a fat one, a new import and
+//! removal.
 //!
 //! `ZILLA_NAMES` says how many (100,000 for the proof).
 
@@ -39,7 +40,8 @@ fn many_names_in_one_directory() {
     pool.judge();
 }
 
-/// Whoever remembers that there was no `FOO` must not miss the `foo` that came since, and the other way round.
+/// Whoever remembers that there was no `FOO` must not miss the `foo` that came since, and the other
+/// way round.
 #[test]
 fn spelling_matters_as_much_as_was_said_when_the_file_system_was_made() {
     if !can(&[Need::Fuse]) {

@@ -1,4 +1,5 @@
-//! Pools on files of other pools, all served by one daemon: whoever waits for whom, nobody waits for himself.
+//! Pools on files of other pools, all served by one daemon: whoever waits for whom, nobody waits
+//! for himself.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;

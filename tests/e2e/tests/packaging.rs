@@ -1,4 +1,5 @@
-//! What an installation and a package have in them, and that they leave nothing and take nobody's names.
+//! What an installation and a package have in them, and that they leave nothing and take nobody's
+//! names.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

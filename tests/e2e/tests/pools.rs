@@ -1,4 +1,5 @@
-//! The main job, on every kind of pool: create, copy a tree in, scrub, export, import, compare, and OpenZFS agrees.
+//! The main job, on every kind of pool: create, copy a tree in, scrub, export, import, compare, and
+//! OpenZFS agrees.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -80,7 +81,8 @@ fn mixed() {
     round(Kind::Mixed);
 }
 
-/// A tree is served whole while as many disks as there is redundancy are damaged from end to end, and a scrub heals them.
+/// A tree is served whole while as many disks as there is redundancy are damaged from end to end,
+/// and a scrub heals them.
 fn heals(kind: Kind, damaged: usize) {
     if !can(&[Need::Fuse]) {
         return;

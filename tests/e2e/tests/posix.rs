@@ -1,4 +1,5 @@
-//! Other people's judgement of a mount: pjdfstest (POSIX semantics, as root) and fsx (random operations with verification).
+//! Other people's judgement of a mount: pjdfstest (POSIX semantics, as root) and fsx (random
+//! operations with verification).
 //!
 //! Both are programs from crates.io and take long, so they run in `make judges` only.
 

@@ -365,7 +365,8 @@ fn modes_and_owners_hold_for_clients() {
     assert_eq!(user.nfs(6, read(&secret)).0, NFS3ERR_ACCES);
     assert_eq!(user.nfs(12, Args::default().bytes(&top).bytes(b"secret")).0, 1, "the sticky bit");
     assert_eq!(user.nfs(2, Args::default().bytes(&secret).mode(0o666).n(0)).0, 1);
-    // Nor does the owner that a file has already, given once more by another user, take its set-id bits.
+    // Nor does the owner that a file has already, given once more by another user, take its set-id
+    // bits.
     std::fs::write(pool.root().join("program"), "x").unwrap();
     std::fs::set_permissions(pool.root().join("program"), std::fs::Permissions::from_mode(0o4755)).unwrap();
     let program = user.lookup(&top, "program").unwrap();

@@ -1,4 +1,5 @@
-//! Hot spares by the commands: made, shown, called in by hand and by themselves, given back, shared; and OpenZFS agrees.
+//! Hot spares by the commands: made, shown, called in by hand and by themselves, given back,
+//! shared; and OpenZFS agrees.
 
 use std::fs;
 use std::time::{Duration, Instant};

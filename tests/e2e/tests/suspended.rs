@@ -1,5 +1,5 @@
-//! A pool whose disks take no writes, as people meet it: the host's file system is full. Commands say so at once, and when there is room
-//! `zpool clear` has everything go on, with nothing lost.
+//! A pool whose disks take no writes, as people meet it: the host's file system is full. Commands
+//! say so at once, and when there is room `zpool clear` has everything go on, with nothing lost.
 
 use std::fs;
 use std::io::Write;

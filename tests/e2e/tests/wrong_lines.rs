@@ -1,8 +1,8 @@
 //! Wrong command lines: each ends with the exit code and the words of OpenZFS 2.3.2's own programs.
 //!
-//! `wrong_lines.tsv` has what those programs answered where there were no pools: command line, exit code, whether the usage follows,
-//! and what comes before it, with `\n` between lines. Nothing in it was written by hand. Where zilla answers otherwise on
-//! purpose the line is not in it.
+//! `wrong_lines.tsv` has what those programs answered where there were no pools: command line, exit
+//! code, whether the usage follows, and what comes before it, with `\n` between lines. Nothing in
+//! it was written by hand. Where zilla answers otherwise on purpose the line is not in it.
 
 use zilla_e2e::{Need, World, can};
 

@@ -1,5 +1,5 @@
-//! `zinject`: errors that are asked for come as they would from disks, are told, and go when they are told to; OpenZFS finds nothing
-//! wrong afterwards.
+//! `zinject`: errors that are asked for come as they would from disks, are told, and go when they
+//! are told to; OpenZFS finds nothing wrong afterwards.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -332,7 +332,8 @@ fn tune(world: &World, name: &str, value: &str) {
     std::thread::sleep(Duration::from_millis(300));
 }
 
-/// As OpenZFS has it: one of the two at a time, each paused, resumed and stopped by its own options.
+/// As OpenZFS has it: one of the two at a time, each paused, resumed and stopped by its own
+/// options.
 #[test]
 fn a_scrub_of_known_errors_and_one_of_everything_refuse_each_other() {
     if !can(&[Need::Fuse]) {

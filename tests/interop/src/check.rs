@@ -82,7 +82,8 @@ impl Imported {
         found
     }
 
-    /// Mounts one file system alone (a read-only parent has no room for a child's mountpoint), works on it, and unmounts it.
+    /// Mounts one file system alone (a read-only parent has no room for a child's mountpoint),
+    /// works on it, and unmounts it.
     #[track_caller]
     fn mounted<T>(&self, name: &str, work: impl FnOnce(&Path) -> T) -> T {
         self.world.zfs(&format!("mount {name}")).ok();
@@ -100,7 +101,8 @@ impl Imported {
     }
 }
 
-/// Facts that are not compared: those only an ioctl tells, those FUSE does not pass on, and those an ordinary user may not see.
+/// Facts that are not compared: those only an ioctl tells, those FUSE does not pass on, and those
+/// an ordinary user may not see.
 fn never(key: &str) -> bool {
     matches!(key, "attributes" | "xflags" | "projid" | "data" | "blocks" | "btime")
         || (!needs::is_root() && (key.starts_with("xattr trusted.") || key == "sha256" || key == "error"))
@@ -117,7 +119,8 @@ pub fn read_only(archive: &Path, name: &str) {
             let found = scan(place);
             files += found.len();
             if it.set.crashed() {
-                // Its intent log is not replayed on a read-only pool, so the description is of another time.
+                // Its intent log is not replayed on a read-only pool, so the description is of
+                // another time.
                 wrong.extend(
                     found
                         .iter()
@@ -197,8 +200,8 @@ fn compare(
     differences(expected, found, leave_out).into_iter().map(|l| format!("{of} {l}")).collect()
 }
 
-/// Imports a copy of the set, writes to every file system, scrubs, exports, lets OpenZFS check it, imports it again and compares. Then
-/// removes all it can, and lets OpenZFS check what is left.
+/// Imports a copy of the set, writes to every file system, scrubs, exports, lets OpenZFS check it,
+/// imports it again and compares. Then removes all it can, and lets OpenZFS check what is left.
 #[track_caller]
 pub fn read_write(archive: &Path, name: &str) {
     let Some(it) = Imported::new(archive, name, "") else { return };
@@ -232,7 +235,8 @@ pub fn read_write(archive: &Path, name: &str) {
                 never(key) || key == "atime" || key == "blocks"
             }));
             {
-                // The root directory got an entry; reading may have moved access times; and what a replay writes has its time.
+                // The root directory got an entry; reading may have moved access times; and what a
+                // replay writes has its time.
                 let crashed = it.set.crashed();
                 let leave_out = |path: &str, key: &str| {
                     never(key)
@@ -278,7 +282,8 @@ fn writable(set: &Set, dataset: &str) -> bool {
     set.property(dataset, "readonly").is_none_or(|v| v == "off")
 }
 
-/// New files of several sizes and shapes, changed over two steps: what a pool made elsewhere has to take.
+/// New files of several sizes and shapes, changed over two steps: what a pool made elsewhere has to
+/// take.
 fn write(dir: &Path, seed: u64) {
     let mut random = Random::new(seed);
     fs::create_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));

@@ -1,4 +1,5 @@
-//! Whole disks: finding the partition that holds the vdev, and cutting it out, so that no loop device and no root is needed.
+//! Whole disks: finding the partition that holds the vdev, and cutting it out, so that no loop
+//! device and no root is needed.
 
 use std::fs::File;
 use std::ops::Range;

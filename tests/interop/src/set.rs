@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use zilla_e2e::tree::host;
 
-/// Where sets are: the repository's own, then what `ZILLA_CORPUS` or the judges beside the checkout have.
+/// Where sets are: the repository's own, then what `ZILLA_CORPUS` or the judges beside the checkout
+/// have.
 pub fn folders() -> Vec<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut folders = vec![here.join("corpus")];
@@ -63,7 +64,8 @@ impl Set {
         std::fs::read_dir(&self.disks).is_ok_and(|mut d| d.next().is_some())
     }
 
-    /// Was the pool left by a crash, with changes only its intent log knows? Its description is of after the replay.
+    /// Was the pool left by a crash, with changes only its intent log knows? Its description is of
+    /// after the replay.
     pub fn crashed(&self) -> bool {
         self.spec.lines().any(|l| l.starts_with("#: crash"))
     }

@@ -1,6 +1,8 @@
-//! Pools of versions 1 to 15, from 2006 and after, one of them written on a big-endian machine: read, written as they are, and upgraded.
+//! Pools of versions 1 to 15, from 2006 and after, one of them written on a big-endian machine:
+//! read, written as they are, and upgraded.
 //!
-//! They are OpenZFS's own fixtures, from Debian's package zfs-test; where that is not installed they are passed over.
+//! They are OpenZFS's own fixtures, from Debian's package zfs-test; where that is not installed
+//! they are passed over.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +10,8 @@ use zilla_e2e::{Need, World, can, scrub, tree, zdb_clean_with};
 
 const FIXTURES: &str = "/usr/share/zfs/zfs-tests/tests/functional";
 
-/// Name of the pool, packed files, plain files in its root, and how many devices may be overwritten.
+/// Name of the pool, packed files, plain files in its root, and how many devices may be
+/// overwritten.
 type Fixture = (&'static str, &'static str, &'static [&'static str], usize, usize);
 
 const UPGRADE: &str = "cli_root/zpool_upgrade/blockfiles";
@@ -76,7 +79,8 @@ fn are_read() {
             })
             .collect();
         look(&world, pool, files);
-        // As much as there is redundancy for is overwritten, from the first label's end to the last labels.
+        // As much as there is redundancy for is overwritten, from the first label's end to the last
+        // labels.
         for image in images.iter().take(spare) {
             let size = std::fs::metadata(image).expect("image").len();
             let noise = vec![0xa5; (size - (2 << 20)) as usize];
@@ -106,13 +110,14 @@ fn of_a_big_endian_machine_is_read() {
     world.zpool("export history_pool").ok();
 }
 
-/// OpenZFS's judgement of an exported pool; in the first versions it must go on past what it asserts
-/// of later ones.
+/// OpenZFS's judgement of an exported pool; in the first versions it must go on past what it
+/// asserts of later ones.
 fn judge(world: &World, pool: &str, version: u64) {
     zdb_clean_with(&world.disks(), pool, if version <= 3 { &["-AAA"] } else { &[] });
 }
 
-/// Versions as they are, each written to, scrubbed, and then raised to feature flags and written to again.
+/// Versions as they are, each written to, scrubbed, and then raised to feature flags and written to
+/// again.
 const WRITTEN: &[(&str, u64, &[&str])] = &[
     ("v1-pool", 1, &["v1"]),
     ("pool-v2raidz", 2, &["v2raidz1", "v2raidz2", "v2raidz3"]),

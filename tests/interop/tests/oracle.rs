@@ -1,8 +1,8 @@
-//! OpenZFS's kernel module, in a virtual machine, takes the pools zilla makes: imports, scrubs, mounts, compares every file, writes;
-//! and zilla imports them again with what it wrote.
+//! OpenZFS's kernel module, in a virtual machine, takes the pools zilla makes: imports, scrubs,
+//! mounts, compares every file, writes; and zilla imports them again with what it wrote.
 //!
-//! Slow (the machine is emulated), so in `make judges` only. `ZILLA_ORACLE` names the folder of the judge, `ZILLA_ORACLE_VM` the machine it
-//! has built.
+//! Slow (the machine is emulated), so in `make judges` only. `ZILLA_ORACLE` names the folder of the
+//! judge, `ZILLA_ORACLE_VM` the machine it has built.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,8 @@ fn accept(dir: &Path, pool: &Pool, expectation: &Path, flags: &[&str]) {
     assert!(status.success(), "OpenZFS does not take the pool: {status}");
 }
 
-/// Fills a pool, has OpenZFS take it and write to it, imports it again, and has `check` look at what was ours.
+/// Fills a pool, has OpenZFS take it and write to it, imports it again, and has `check` look at
+/// what was ours.
 fn round(kind: Kind, size: u64, options: &[&str], fill: fn(&Pool), check: fn(&Pool)) {
     assert!(can(&[Need::Fuse, Need::Root]), "needs FUSE and root");
     let world = World::new();
@@ -50,7 +51,8 @@ fn round(kind: Kind, size: u64, options: &[&str], fill: fn(&Pool), check: fn(&Po
     pool.judge();
 }
 
-/// What OpenZFS has to find: the lists of files of all file systems, packed as the judge wants them.
+/// What OpenZFS has to find: the lists of files of all file systems, packed as the judge wants
+/// them.
 fn expectation(pool: &Pool) -> PathBuf {
     let world = pool.world;
     let lists = world.path().join("expect/manifest");
@@ -223,7 +225,8 @@ fn a_log_that_nobody_replayed() {
         &["-n".as_ref(), "user.late".as_ref(), "-v".as_ref(), "yes".as_ref(), at("hole").as_os_str()],
     );
     tree::host("mknod", &[at("device").as_os_str(), "c".as_ref(), "5".as_ref(), "6".as_ref()]);
-    // In a frozen pool the end of a txg puts everything into the log. (Linux would not tell us of a `sync`.)
+    // In a frozen pool the end of a txg puts everything into the log. (Linux would not tell us of a
+    // `sync`.)
     world.zpool("sync tank").ok();
     let tar = expectation(&pool);
     world.kill();

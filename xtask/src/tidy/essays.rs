@@ -1,7 +1,7 @@
 //! Every file says why it exists; every folder opens with an essay.
 //!
-//! A folder of the engine also says what it keeps true, why a crash is safe and in which order its locks are taken: those
-//! three are what a reader cannot find out from the code.
+//! A folder of the engine also says what it keeps true, why a crash is safe and in which order its
+//! locks are taken: those three are what a reader cannot find out from the code.
 
 use super::Finding;
 use super::tree::Source;

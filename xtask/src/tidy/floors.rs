@@ -1,9 +1,10 @@
 //! Floors inside the engine: a folder of zilla-core uses only what lies below it.
 //!
-//! Each folder's `mod.rs` says which floor it is on (`**Floor 7.**`), and that is where this rule reads it. Files beside the folders
-//! (errors, types) are the ground, floor 0. What product code names by `crate::`, in a `use` or in full, is an arrow between folders;
-//! it must point down. The few that cannot are listed here, each with its reason; one that is not there any more is a finding too.
-//! (Tests may look at anything: what they use does not reach the product.)
+//! Each folder's `mod.rs` says which floor it is on (`**Floor 7.**`), and that is where this rule
+//! reads it. Files beside the folders (errors, types) are the ground, floor 0. What product code
+//! names by `crate::`, in a `use` or in full, is an arrow between folders; it must point down. The
+//! few that cannot are listed here, each with its reason; one that is not there any more is a
+//! finding too. (Tests may look at anything: what they use does not reach the product.)
 
 use super::Finding;
 use super::tree::Source;

@@ -1,14 +1,16 @@
 //! Who may depend on whom: a dependency only points down.
 //!
-//! The floors of the house, from the ground: leaves that know nothing of each other, the engine, the facade, the servers that
-//! stand on it, the daemon, the commands, and above all what only tests or measures. A crate may use any floor below
-//! its own. What a dev-dependency pulls in does not reach the product, so it may point to the simulator as well, but not further up.
+//! The floors of the house, from the ground: leaves that know nothing of each other, the engine,
+//! the facade, the servers that stand on it, the daemon, the commands, and above all what only
+//! tests or measures. A crate may use any floor below its own. What a dev-dependency pulls in does
+//! not reach the product, so it may point to the simulator as well, but not further up.
 
 use super::Finding;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Crate and floor. A crate that is not listed has no place yet: that is an error, to be mended here.
+/// Crate and floor. A crate that is not listed has no place yet: that is an error, to be mended
+/// here.
 const FLOORS: &[(&str, u8)] = &[
     ("zilla-codec", 0),
     ("zilla-ondisk", 0),
@@ -42,8 +44,8 @@ const RUNTIMES: &[&str] = &["tokio", "async-std", "smol", "hyper", "axum", "fuse
 const RUNTIME_FREE: &[&str] =
     &["zilla-codec", "zilla-ondisk", "zilla-env", "zilla-advise", "zilla-core", "zilla"];
 
-/// What stands on the facade alone: a protocol that went past it would know pools, and what the daemon
-/// can do a program that embeds the library could not.
+/// What stands on the facade alone: a protocol that went past it would know pools, and what the
+/// daemon can do a program that embeds the library could not.
 pub(super) const ON_THE_FACADE: &[&str] =
     &["zilla-fuse", "zilla-nbd", "zilla-nfs", "zilla-web", "zilla-python", "zilla-daemon"];
 const ENGINE: &str = "zilla-core";

@@ -1,7 +1,7 @@
 //! What may be linked: permissive licenses, from the registry.
 //!
-//! `cargo deny` says the same and more; this half of it needs nothing installed, so no build goes without. Both read the one
-//! list in `deny.toml`.
+//! `cargo deny` says the same and more; this half of it needs nothing installed, so no build goes
+//! without. Both read the one list in `deny.toml`.
 
 use super::Finding;
 use serde_json::Value;

@@ -1,13 +1,16 @@
 //! The house style, held by a program so that reviews can be about ideas.
 //!
-//! Each rule is a file: [`essays`] (every file says why it exists), [`sizes`] (one idea a file), [`layers`] (a
-//! dependency points down), [`floors`] (inside the engine too), [`facade`] (where the engine ends), [`seam`] (only `zilla-env` touches the world), [`unsafety`] (`unsafe` only in listed files),
-//! [`parsers`] (no `unwrap` where bytes from disk are read), [`licenses`] (what may be linked), [`words`] (nothing
-//! unfinished, nothing of somebody's machine). They look at the text of
-//! the tree ([`tree`]) and at `cargo metadata`, never at compiled code: a rule must hold on a tree that does not build.
+//! Each rule is a file: [`essays`] (every file says why it exists), [`sizes`] (one idea a file),
+//! [`layers`] (a dependency points down), [`floors`] (inside the engine too), [`facade`] (where the
+//! engine ends), [`seam`] (only `zilla-env` touches the world), [`unsafety`] (`unsafe` only in
+//! listed files), [`parsers`] (no `unwrap` where bytes from disk are read), [`licenses`] (what may
+//! be linked), [`words`] (nothing unfinished, nothing of somebody's machine), [`columns`] (lines of
+//! prose are short). They look at the text of the tree ([`tree`]) and at `cargo metadata`, never at
+//! compiled code: a rule must hold on a tree that does not build.
 //!
 //! A finding names file, line and rule. Errors fail the run; warnings are things to look at.
 
+mod columns;
 mod essays;
 mod facade;
 mod floors;
@@ -72,7 +75,9 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
     findings.extend(facade::check(&sources));
     findings.extend(unsafety::check(&sources));
     findings.extend(parsers::check(&sources));
-    findings.extend(words::check(&tree::texts(root)?));
+    let texts = tree::texts(root)?;
+    findings.extend(words::check(&texts));
+    findings.extend(columns::check(&texts));
     findings.extend(layers::check(&metadata)?);
     let deny = root.join("deny.toml");
     let deny = std::fs::read_to_string(&deny).map_err(|e| format!("{}: {e}", deny.display()))?;

@@ -1,7 +1,8 @@
-//! Only `zilla-env` touches the world: the engine and the leaves below it use no files, sockets, clocks or threads of their own.
+//! Only `zilla-env` touches the world: the engine and the leaves below it use no files, sockets,
+//! clocks or threads of their own.
 //!
-//! The simulator can cut the power and replay a seed only because nothing goes past the seam. One `Instant::now` in the engine
-//! would make two runs of a seed differ.
+//! The simulator can cut the power and replay a seed only because nothing goes past the seam. One
+//! `Instant::now` in the engine would make two runs of a seed differ.
 
 use super::Finding;
 use super::tree::Source;

@@ -1,4 +1,5 @@
-//! The tree as the rules see it: source files, with their code told apart from comments, strings and tests.
+//! The tree as the rules see it: source files, with their code told apart from comments, strings
+//! and tests.
 
 use std::ops::Range;
 use std::path::Path;
@@ -35,7 +36,8 @@ impl Source {
                 continue;
             }
             let start = i;
-            // Other attributes may stand between; a `mod tests;` in another file ends at its semicolon.
+            // Other attributes may stand between; a `mod tests;` in another file ends at its
+            // semicolon.
             let (mut depth, mut opened) = (0i64, false);
             while i < lines.len() {
                 let line = lines[i];

@@ -1,6 +1,7 @@
 //! `unsafe` only in listed files, each with its reason, and no file listed that has none.
 //!
-//! What may be unsafe: SIMD kernels, buffers, system calls. A new entry in this list is a decision that a reviewer sees.
+//! What may be unsafe: SIMD kernels, buffers, system calls. A new entry in this list is a decision
+//! that a reviewer sees.
 
 use super::Finding;
 use super::tree::Source;
@@ -49,7 +50,8 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// `unsafe` as a word of code; attributes that only name it (`unsafe_op_in_unsafe_fn`) are other words.
+/// `unsafe` as a word of code; attributes that only name it (`unsafe_op_in_unsafe_fn`) are other
+/// words.
 fn has_unsafe(line: &str) -> bool {
     line.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == "unsafe")
 }

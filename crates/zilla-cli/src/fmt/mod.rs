@@ -1,10 +1,10 @@
 //! Printing, the way OpenZFS prints.
 //!
-//! Functions here turn typed facts into text and know neither the daemon nor the terminal, so the output of
-//! real OpenZFS commands can be held against them in tests.
+//! Functions here turn typed facts into text and know neither the daemon nor the terminal, so the
+//! output of real OpenZFS commands can be held against them in tests.
 //!
-//! What it keeps true: columns, spaces and words are OpenZFS's, because scripts cut them apart; numbers are printed
-//! by the one place that knows how (`zilla_control::props::nicenum`).
+//! What it keeps true: columns, spaces and words are OpenZFS's, because scripts cut them apart;
+//! numbers are printed by the one place that knows how (`zilla_control::props::nicenum`).
 
 pub mod color;
 pub mod ddt;

@@ -205,8 +205,8 @@ pub fn source_text(source: &Source) -> String {
     }
 }
 
-/// The table of `get`. `name_width` and `value_widths` come from all objects asked for, printed or not: that is
-/// how OpenZFS lays it out.
+/// The table of `get`. `name_width` and `value_widths` come from all objects asked for, printed or
+/// not: that is how OpenZFS lays it out.
 pub struct GetTable<'a> {
     pub columns: &'a [Column],
     pub scripted: bool,

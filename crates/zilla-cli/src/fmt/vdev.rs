@@ -83,7 +83,8 @@ fn strip_path(path: &str) -> &str {
     ROOTS.iter().find_map(|root| path.strip_prefix(root).filter(|rest| !rest.is_empty())).unwrap_or(path)
 }
 
-/// `sda1` is `sda`, `nvme0n1p1` is `nvme0n1`, `wwn-x-part1` is `wwn-x`; names without a partition stay.
+/// `sda1` is `sda`, `nvme0n1p1` is `nvme0n1`, `wwn-x-part1` is `wwn-x`; names without a partition
+/// stay.
 fn strip_partition(name: &str) -> String {
     let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
     let (head, _) = name.split_at(name.len() - digits);
@@ -166,8 +167,8 @@ fn is_classed(vdev: &VdevNode) -> bool {
     matches!(vdev.class, AllocClass::Log | AllocClass::Special | AllocClass::Dedup)
 }
 
-/// The vdev that a word on the command line names: by guid, by path or its last part, or by the name that is printed. With it
-/// `Spare` or `Cache` where it is such a device, else `Normal`.
+/// The vdev that a word on the command line names: by guid, by path or its last part, or by the
+/// name that is printed. With it `Spare` or `Cache` where it is such a device, else `Normal`.
 pub fn find<'a>(pool: &'a PoolInfo, word: &str) -> Option<(&'a VdevNode, AllocClass)> {
     let lists = [
         (&pool.root.children, AllocClass::Normal),

@@ -1,4 +1,5 @@
-//! The short name of the local time zone (`UTC`, `CEST`), which the calendar library knows only as an offset.
+//! The short name of the local time zone (`UTC`, `CEST`), which the calendar library knows only as
+//! an offset.
 
 use std::ffi::CStr;
 
@@ -6,8 +7,8 @@ use std::ffi::CStr;
 pub fn name_at(seconds: i64) -> String {
     let time: libc::time_t = seconds;
     let mut parts = std::mem::MaybeUninit::<libc::tm>::zeroed();
-    // SAFETY: both pointers are valid for the call. It fills the structure or fails; the name it then points to is the C library's
-    // own and is copied at once.
+    // SAFETY: both pointers are valid for the call. It fills the structure or fails; the name it
+    // then points to is the C library's own and is copied at once.
     unsafe {
         if libc::localtime_r(&raw const time, parts.as_mut_ptr()).is_null() {
             return String::new();

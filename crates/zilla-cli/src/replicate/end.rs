@@ -17,7 +17,8 @@ pub struct Failed {
     pub why: String,
 }
 
-/// A snapshot or bookmark: its name behind the `@` or `#`, and its guid, which stays when it is renamed.
+/// A snapshot or bookmark: its name behind the `@` or `#`, and its guid, which stays when it is
+/// renamed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
     pub name: String,

@@ -40,8 +40,8 @@ const NAMES: [&str; 25] = [
 const TAB: &str = "\t\t\t";
 /// The checksum of log blocks whose chain comes first.
 const ZILOG2: u8 = 9;
-/// What a change of attributes may set, as its mask says: the numbers of Linux, which is where logs are written. (OpenZFS's zdb
-/// takes those of another system.)
+/// What a change of attributes may set, as its mask says: the numbers of Linux, which is where logs
+/// are written. (OpenZFS's zdb takes those of another system.)
 const AT_MODE: u64 = 0x1;
 const AT_UID: u64 = 0x2;
 const AT_GID: u64 = 0x4;

@@ -1,6 +1,7 @@
 //! `-l`: a device's four labels, those that are alike once; with `-u` the rings of uberblocks.
 //!
-//! A configuration is shown although its checksum is wrong, with a note, as long as it can be unpacked.
+//! A configuration is shown although its checksum is wrong, with a note, as long as it can be
+//! unpacked.
 
 use super::config;
 use super::options::Opts;

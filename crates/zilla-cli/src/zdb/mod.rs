@@ -1,25 +1,29 @@
 //! `zdb`: looking at pools as they lie on the devices.
 //!
-//! OpenZFS's debugger, with its options and, where scripts look at it, its output. Unlike the other commands it asks no daemon: it
-//! opens the devices itself, read-only, through the engine, so that it shows what is on disk and nothing that only somebody's memory
-//! knows. Pools are found as `-e -p DIR` says, or through the daemon's cache file.
+//! OpenZFS's debugger, with its options and, where scripts look at it, its output. Unlike the other
+//! commands it asks no daemon: it opens the devices itself, read-only, through the engine, so that
+//! it shows what is on disk and nothing that only somebody's memory knows. Pools are found as
+//! `-e -p DIR` says, or through the daemon's cache file.
 //!
 //! ```text
 //!   options (here) -> open (a pool) -> the reports, in OpenZFS's order, a file each:
 //!   labels  config  space  datasets -> object -> indirect, zap, bonus, znode   blocks  dedup  history  intent  iostat  copy  raw
 //! ```
 //!
-//! **Invariants.** Nothing is written, whatever the pool's state. What is damaged is said where it comes up, the rest is shown all the
-//! same, and the exit code is 1: 0 means that everything asked for was shown and is right. What it lacks of OpenZFS's zdb it refuses by
-//! name, with exit code 2, before it opens anything.
+//! **Invariants.** Nothing is written, whatever the pool's state. What is damaged is said where it
+//! comes up, the rest is shown all the same, and the exit code is 1: 0 means that everything asked
+//! for was shown and is right. What it lacks of OpenZFS's zdb it refuses by name, with exit code 2,
+//! before it opens anything.
 //!
-//! **A pool in use** is read while its owner writes. What was freed is overwritten only two txgs later, so short reports are right as
-//! of the txg they began with; long ones can run into blocks that are gone. A note says so.
+//! **A pool in use** is read while its owner writes. What was freed is overwritten only two txgs
+//! later, so short reports are right as of the txg they began with; long ones can run into blocks
+//! that are gone. A note says so.
 //!
 //! **Crash.** There is nothing to lose.
 //!
-//! **Deliberately absent.** Keys (`-K`): encrypted datasets are shown as far as they are in the clear. Rewinding (`-F`, `-X`, `-t`), which changes
-//! what is seen, not how; leaked objects of the MOS, which OpenZFS looks for in passing.
+//! **Deliberately absent.** Keys (`-K`): encrypted datasets are shown as far as they are in the
+//! clear. Rewinding (`-F`, `-X`, `-t`), which changes what is seen, not how; leaked objects of the
+//! MOS, which OpenZFS looks for in passing.
 
 mod blocks;
 mod bonus;

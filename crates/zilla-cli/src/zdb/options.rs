@@ -1,6 +1,7 @@
 //! Options: which reports, and how much of each.
 //!
-//! A letter given twice says twice as much, `-v` more of everything. With no report asked for all are given.
+//! A letter given twice says twice as much, `-v` more of everything. With no report asked for all
+//! are given.
 
 use crate::args::{self, Long, Opt};
 use std::collections::BTreeMap;

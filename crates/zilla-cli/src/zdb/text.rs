@@ -8,7 +8,8 @@ pub fn nice(n: u64, plain: bool) -> String {
     if plain { n.to_string() } else { nicenum::nicenum(n) }
 }
 
-/// Numbers as bars of stars, from the first to the last that is not 0; `offset` is added to the index.
+/// Numbers as bars of stars, from the first to the last that is not 0; `offset` is added to the
+/// index.
 pub fn histogram(counts: &[u64], offset: usize) -> String {
     const WIDTH: u64 = 40;
     let (Some(first), Some(last)) = (counts.iter().position(|n| *n > 0), counts.iter().rposition(|n| *n > 0))

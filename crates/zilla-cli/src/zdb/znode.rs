@@ -45,7 +45,8 @@ pub(crate) struct Files {
     registry: SaRegistry,
     layouts: HashMap<u16, Vec<u16>>,
     pub root: u64,
-    /// The names in the directory that was looked at last: objects that follow each other mostly lie in the same one.
+    /// The names in the directory that was looked at last: objects that follow each other mostly
+    /// lie in the same one.
     names: Mutex<Option<(u64, Names)>>,
 }
 

@@ -1,8 +1,9 @@
 //! `zfs allow` and `zfs unallow`.
 //!
-//! Names of users and groups become numbers here, as the words' author knows them, and the daemon is given whom
-//! in the form in which it lies on disk: who it is (`u`, `g`, `e`, `c` who creates, `s` a set; a capital letter
-//! where sets are given), where it holds (`l` on the dataset, `d` below it, `-`), `$` and the number or name.
+//! Names of users and groups become numbers here, as the words' author knows them, and the daemon
+//! is given whom in the form in which it lies on disk: who it is (`u`, `g`, `e`, `c` who creates,
+//! `s` a set; a capital letter where sets are given), where it holds (`l` on the dataset, `d` below
+//! it, `-`), `$` and the number or name.
 
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
@@ -100,7 +101,8 @@ impl Line {
         letters.chars().filter(|c| self.has(*c)).count()
     }
 
-    /// To whom; None if the dataset's permissions are to be shown. The word `everyone` is taken out.
+    /// To whom; None if the dataset's permissions are to be shown. The word `everyone` is taken
+    /// out.
     fn whom(&mut self, cx: &mut Cx) -> Result<Option<Whom>, Exit> {
         if self.count("uge") > 1 {
             return self.wrong(cx, "-u, -g, and -e are mutually exclusive\n");
@@ -264,8 +266,8 @@ fn show(cx: &mut Cx, name: &str) -> Run {
 /// Of one permission: on the dataset, below it.
 type Places = BTreeMap<String, (bool, bool)>;
 
-/// What is given on one dataset, as it is printed: sets, what creators get, then users, groups and everyone by
-/// where it holds.
+/// What is given on one dataset, as it is printed: sets, what creators get, then users, groups and
+/// everyone by where it holds.
 fn listing(grants: &[Grant]) -> String {
     let mut all: BTreeMap<(usize, String), Places> = BTreeMap::new();
     for grant in grants {

@@ -54,7 +54,8 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
         }
         return Ok(u8::from(!done));
     }
-    // Snapshots are named by a list with ranges, which is no name: only the dataset before it is checked.
+    // Snapshots are named by a list with ranges, which is no name: only the dataset before it is
+    // checked.
     let head = target.split('@').next().unwrap_or(&target);
     let types = if !snapshots && request.defer { props::SNAP } else { props::HEADS };
     if let Err(e) = check_dataset_name(head, types, false) {

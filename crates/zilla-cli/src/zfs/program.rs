@@ -7,7 +7,8 @@ use std::io::Read;
 use zilla_control::error::ErrorCode;
 use zilla_control::types::{ProgramReply, ProgramRun, ProgramValue};
 
-/// What a program gets unless it asks for more. Source: ZCP_DEFAULT_INSTRLIMIT, ZCP_DEFAULT_MEMLIMIT.
+/// What a program gets unless it asks for more. Source: ZCP_DEFAULT_INSTRLIMIT,
+/// ZCP_DEFAULT_MEMLIMIT.
 const INSTRUCTIONS: u64 = 10_000_000;
 const MEMORY: u64 = 10 << 20;
 /// Longest program that is read; longer ones do not fit into a request.

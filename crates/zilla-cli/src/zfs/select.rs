@@ -1,4 +1,5 @@
-//! Which datasets a command is about: names and paths, `-r`, `-d`, `-t`, and the order they come in.
+//! Which datasets a command is about: names and paths, `-r`, `-d`, `-t`, and the order they come
+//! in.
 
 use crate::cx::{Cx, Exit};
 use crate::fmt::proplist::Entry;
@@ -85,7 +86,8 @@ impl Selection {
         }
     }
 
-    /// Finds them, in order. `properties`: which to fetch. The second value: something was not found.
+    /// Finds them, in order. `properties`: which to fetch. The second value: something was not
+    /// found.
     pub fn find(&self, cx: &mut Cx, properties: Vec<String>) -> Result<(Vec<DatasetInfo>, bool), Exit> {
         let mut failed = false;
         let mut roots = Vec::new();

@@ -1,6 +1,7 @@
 //! `zfs userspace`, `groupspace` and `projectspace`.
 //!
-//! The daemon knows numbers; names are the host's. Columns are as wide as their widest value, of all rows that were asked for.
+//! The daemon knows numbers; names are the host's. Columns are as wide as their widest value, of
+//! all rows that were asked for.
 
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
@@ -241,7 +242,8 @@ fn header(field: Field) -> &'static str {
     FIELDS.iter().find(|f| f.0 == field).map_or("", |f| f.2)
 }
 
-/// Names are wider than the number that stands for them only where they are printed; numbers count as what they are.
+/// Names are wider than the number that stands for them only where they are printed; numbers count
+/// as what they are.
 fn print(rows: &[Row], o: &Options) -> String {
     let width = |f: Field| {
         let widest = rows.iter().map(|r| cell(r, f, o.literal).chars().count()).max().unwrap_or(0);

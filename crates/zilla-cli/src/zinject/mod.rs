@@ -1,10 +1,11 @@
 //! `zinject`: errors put into pools on purpose, to see what becomes of them.
 //!
-//! It reads OpenZFS's words ([`words`]), asks the daemon that owns the pool, and prints OpenZFS's tables ([`print`]). Damage is never
-//! written: the daemon fails or delays what is read and written until the handler is taken away, or its pool is.
+//! It reads OpenZFS's words ([`words`]), asks the daemon that owns the pool, and prints OpenZFS's
+//! tables ([`print`]). Damage is never written: the daemon fails or delays what is read and written
+//! until the handler is taken away, or its pool is.
 //!
-//! Refused by name, since there is no such thing here: panics (`-p`), writes that are dropped until the machine is stopped (`-I`),
-//! and unloading a pool without exporting it (`-u`).
+//! Refused by name, since there is no such thing here: panics (`-p`), writes that are dropped until
+//! the machine is stopped (`-I`), and unloading a pool without exporting it (`-u`).
 
 mod print;
 mod words;

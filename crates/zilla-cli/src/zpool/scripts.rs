@@ -1,5 +1,5 @@
-//! `zpool status -c` and `zpool iostat -c`: scripts that say something of each device, in columns of
-//! their own.
+//! `zpool status -c` and `zpool iostat -c`: scripts that say something of each device, in columns
+//! of their own.
 //!
 //! A script is found by its name in `~/.zpool.d` and `/etc/zfs/zpool.d`, or in the folders that
 //! `ZPOOL_SCRIPTS_PATH` names, and run once for each device, several at a time. Of its device it
@@ -8,8 +8,8 @@
 //!
 //! What it keeps true: a script runs as who called the command, never as the daemon, and not for
 //! root unless he says so, since the folders may be somebody else's. One that fails, takes longer
-//! than [`PATIENCE`] or says too much has said nothing, or what it said until then; it ends with its
-//! children.
+//! than [`PATIENCE`] or says too much has said nothing, or what it said until then; it ends with
+//! its children.
 
 use crate::cx::{Cx, Exit};
 use crate::fmt::json::Obj;

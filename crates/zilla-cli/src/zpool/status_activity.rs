@@ -1,4 +1,5 @@
-//! What is or was going on in a pool, as `zpool status` tells it: scrubs, resilvers, rebuilds, removals, expansions, the checkpoint.
+//! What is or was going on in a pool, as `zpool status` tells it: scrubs, resilvers, rebuilds,
+//! removals, expansions, the checkpoint.
 
 use crate::fmt::color::bold;
 use crate::fmt::time;

@@ -61,7 +61,8 @@ pub fn pool_info(pool: &PoolInfo, with_type: bool, as_int: bool) -> Obj {
     object
 }
 
-/// Name, type, guid, path, class and state of a vdev. `parent`: the class of the vdev it is part of.
+/// Name, type, guid, path, class and state of a vdev. `parent`: the class of the vdev it is part
+/// of.
 pub fn vdev_info(vdev: &VdevNode, name: &str, parent: AllocClass, with_type: bool, as_int: bool) -> Obj {
     let mut object = Obj::new();
     object.str("name", name);
@@ -169,7 +170,8 @@ pub fn pools(pools: &[PoolInfo], opts: &Options) -> Obj {
     all
 }
 
-/// One vdev and what is below it. Flat output repeats the leaves beside the tree, which is how OpenZFS does it.
+/// One vdev and what is below it. Flat output repeats the leaves beside the tree, which is how
+/// OpenZFS does it.
 fn tree(
     into: &mut Obj,
     vdev: &VdevNode,

@@ -3,7 +3,8 @@
 use zilla_control::status::StatusReason;
 use zilla_control::types::PoolInfo;
 
-/// The paragraphs after `status:` and `action:`, with their line ends; empty where there is nothing to say.
+/// The paragraphs after `status:` and `action:`, with their line ends; empty where there is nothing
+/// to say.
 pub fn explain(reason: StatusReason, pool: &PoolInfo) -> (String, String) {
     use StatusReason::*;
     let recover = "Destroy and re-create the pool from\n\ta backup source.\n";

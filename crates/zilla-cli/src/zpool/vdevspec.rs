@@ -55,7 +55,8 @@ fn group(word: &str) -> Option<Group> {
         "raidz" => Group::Raidz(1),
         _ if word.starts_with("draid") => Group::Draid(draidspec::parity(word)?),
         _ => {
-            // No leading zero, nothing behind the number: `raidz01` and `raidz1x` are names of devices.
+            // No leading zero, nothing behind the number: `raidz01` and `raidz1x` are names of
+            // devices.
             let digits = word.strip_prefix("raidz").filter(|d| !d.starts_with('0') && !d.starts_with('+'))?;
             let parity = digits.parse().ok().filter(|p| (1..=RAIDZ_MAXPARITY).contains(p))?;
             Group::Raidz(parity)

@@ -1,7 +1,8 @@
 //! `zpool wait`: until what goes on in a pool is over.
 //!
-//! The daemon holds a request until nothing asked for is in progress or a while has passed, so waiting costs
-//! nothing and ends at once; the command asks again, and prints how much is left where an interval is given.
+//! The daemon holds a request until nothing asked for is in progress or a while has passed, so
+//! waiting costs nothing and ends at once; the command asks again, and prints how much is left
+//! where an interval is given.
 
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};

@@ -298,9 +298,10 @@ impl Backend for Fake {
     }
 }
 
-/// Held alone while a program's file is written, shared while a process is started. A child has a copy of every open file of its parent until
-/// it executes its program, and a program whose file somebody has open for writing is not executed ("Text file busy"): so one test's
-/// child could keep another test's program from starting.
+/// Held alone while a program's file is written, shared while a process is started. A child has a
+/// copy of every open file of its parent until it executes its program, and a program whose file
+/// somebody has open for writing is not executed ("Text file busy"): so one test's child could keep
+/// another test's program from starting.
 static PROGRAMS: RwLock<()> = RwLock::new(());
 
 /// A folder with the daemon's state, files to be devices, and perhaps a daemon.

@@ -1,8 +1,9 @@
 //! Edon-R 512, the tweaked version that OpenZFS stores, and its keyed use.
 //!
-//! A wide-pipe hash: sixteen words of state, blocks of 128 bytes, and a compression function that is eight
-//! applications of one quasigroup operation on eight-word vectors. The quasigroup mixes each operand by sums
-//! of five words, rotated, and then combines both by exclusive or and addition.
+//! A wide-pipe hash: sixteen words of state, blocks of 128 bytes, and a compression function that
+//! is eight applications of one quasigroup operation on eight-word vectors. The quasigroup mixes
+//! each operand by sums of five words, rotated, and then combines both by exclusive or and
+//! addition.
 //!
 //! OpenZFS keys it by hashing one block first that is made from the salt: H(salt) then H(H(salt)).
 

@@ -1,14 +1,15 @@
 //! Checksums inside the block they cover: vdev labels and uberblocks, gang headers, log blocks.
 //!
-//! These blocks are found by where they are, not by a pointer that could hold their checksum. They carry a
-//! `zio_eck_t`: a magic number (which also tells the writer's byte order) and 32 bytes of checksum, at the
-//! end of the block or, in a `zilog2` log block, inside the header at its start. The sum is taken with a
-//! *verifier* in the place of the checksum: something the reader knows anyway, so that a valid block that was
-//! written to another place, or for another chain, does not pass. Torn or stale blocks fail the same way,
-//! which is what makes reading the end of a log after a crash safe.
+//! These blocks are found by where they are, not by a pointer that could hold their checksum. They
+//! carry a `zio_eck_t`: a magic number (which also tells the writer's byte order) and 32 bytes of
+//! checksum, at the end of the block or, in a `zilog2` log block, inside the header at its start.
+//! The sum is taken with a *verifier* in the place of the checksum: something the reader knows
+//! anyway, so that a valid block that was written to another place, or for another chain, does not
+//! pass. Torn or stale blocks fail the same way, which is what makes reading the end of a log after
+//! a crash safe.
 //!
-//! In an encrypted log block the last two words of the checksum are its authentication code, and the first two have the
-//! others folded into them.
+//! In an encrypted log block the last two words of the checksum are its authentication code, and
+//! the first two have the others folded into them.
 //!
 //! On disk: magic u64, checksum 4 x u64, all in the writer's order.
 
@@ -20,7 +21,8 @@ use super::{ByteOrder, Checksum, Cksum, Fletcher4, fletcher, sha2};
 pub const MAGIC: u64 = 0x0210_da7a_b10c_7a11;
 /// The size of a `zio_eck_t`.
 pub const ECK_SIZE: usize = 40;
-/// Where the `zio_eck_t` of a `zil_chain_t` is: behind a pad, the next block's pointer and the bytes used.
+/// Where the `zio_eck_t` of a `zil_chain_t` is: behind a pad, the next block's pointer and the
+/// bytes used.
 const ZIL_ECK: usize = 8 + 128 + 8;
 const ZIL_NUSED: usize = 8 + 128;
 /// A `zilog2` sum covers the bytes used, rounded up to this.
@@ -136,7 +138,8 @@ pub fn seal(kind: Checksum, buf: &mut [u8], verifier: &Cksum, order: ByteOrder) 
     Ok(())
 }
 
-/// As [`seal`], for a block whose authentication code takes the place of half the checksum, which is folded.
+/// As [`seal`], for a block whose authentication code takes the place of half the checksum, which
+/// is folded.
 pub fn seal_with_mac(
     kind: Checksum,
     buf: &mut [u8],
@@ -168,7 +171,8 @@ const fn fold(c: Cksum) -> Cksum {
     [c[0] ^ c[2], c[1] ^ c[3], 0, 0]
 }
 
-/// As [`verify`], for a block that holds an authentication code in half the checksum's place: the code itself is not checked.
+/// As [`verify`], for a block that holds an authentication code in half the checksum's place: the
+/// code itself is not checked.
 pub fn verify_with_mac(kind: Checksum, buf: &[u8], verifier: &Cksum) -> Result<ByteOrder, EmbeddedError> {
     match verify(kind, buf, verifier) {
         Err(EmbeddedError::Mismatch { found: [a, b, _, _], actual }) => {

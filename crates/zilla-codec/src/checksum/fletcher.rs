@@ -1,10 +1,12 @@
-//! Fletcher's sums over words: fletcher4 (32-bit words, four 64-bit sums) and fletcher2 (64-bit words).
+//! Fletcher's sums over words: fletcher4 (32-bit words, four 64-bit sums) and fletcher2 (64-bit
+//! words).
 //!
-//! fletcher4 keeps a running sum `a` of the words, a running sum `b` of the `a`s, `c` of the `b`s and `d` of
-//! the `c`s, all modulo 2^64. Seen from the end of n words, word p is counted in `a` once, in `b` m times, in
-//! `c` m(m+1)/2 times and in `d` m(m+1)(m+2)/6 times, where m = n - p. Two facts follow that everything here
-//! uses: sums of two neighbouring stretches combine into the sum of both ([`Fletcher4::append`]), and words
-//! dealt out to lanes can be summed lane by lane and put together at the end ([`Lanes::combine`]).
+//! fletcher4 keeps a running sum `a` of the words, a running sum `b` of the `a`s, `c` of the `b`s
+//! and `d` of the `c`s, all modulo 2^64. Seen from the end of n words, word p is counted in `a`
+//! once, in `b` m times, in `c` m(m+1)/2 times and in `d` m(m+1)(m+2)/6 times, where m = n - p. Two
+//! facts follow that everything here uses: sums of two neighbouring stretches combine into the sum
+//! of both ([`Fletcher4::append`]), and words dealt out to lanes can be summed lane by lane and put
+//! together at the end ([`Lanes::combine`]).
 //!
 //! Bytes after the last whole word are not summed, as in OpenZFS: blocks are multiples of 512.
 
@@ -18,7 +20,8 @@ pub fn fletcher4(data: &[u8], swap: bool) -> Cksum {
     sum.finish()
 }
 
-/// fletcher4 with the kernel of a given level, for tests and benchmarks; levels this CPU lacks fall back.
+/// fletcher4 with the kernel of a given level, for tests and benchmarks; levels this CPU lacks fall
+/// back.
 pub fn fletcher4_at(level: Level, data: &[u8], swap: bool) -> Cksum {
     let mut sum = Fletcher4::new(swap);
     sum.update_at(level.min(cpu::level()), data);
@@ -44,7 +47,8 @@ impl Fletcher4 {
 
     /// Adds the next piece, whose length is a multiple of 4.
     pub fn update(&mut self, data: &[u8]) {
-        // Twice the lanes take twice as long to put together: short stretches are better off with fewer.
+        // Twice the lanes take twice as long to put together: short stretches are better off with
+        // fewer.
         let widest = if data.len() < 64 << 10 { Level::Avx2 } else { Level::Avx512 };
         self.update_at(cpu::level().min(widest), data);
     }
@@ -100,8 +104,8 @@ impl Fletcher4 {
     /// Appends a stretch of `words` words whose own sums are `next`.
     pub fn append(&mut self, next: &Cksum, words: u64) {
         let [a, b, c, d] = self.sums;
-        // The binomials are taken in 128 bits: dividing after a wrap would be wrong. A slice has fewer than
-        // 2^40 words on any machine to come, so the cube fits.
+        // The binomials are taken in 128 bits: dividing after a wrap would be wrong. A slice has
+        // fewer than 2^40 words on any machine to come, so the cube fits.
         let n = u128::from(words);
         let (n1, n2, n3) = (words, (n * (n + 1) / 2) as u64, (n * (n + 1) * (n + 2) / 6) as u64);
         let mul = u64::wrapping_mul;
@@ -129,9 +133,10 @@ pub(super) struct Lanes<const N: usize> {
 impl<const N: usize> Lanes<N> {
     /// For each lane, how its sums count in b (two factors), c (three) and d (four) of the whole.
     ///
-    /// A word that lane s counts u steps before the end is m = N*u - s words before the end. The lane knows
-    /// the sums over 1, u, u(u+1)/2 and u(u+1)(u+2)/6; the factors write 1, m, m(m+1)/2 and m(m+1)(m+2)/6 in
-    /// those terms. Negative ones stand as their two's complement: the same number modulo 2^64.
+    /// A word that lane s counts u steps before the end is m = N*u - s words before the end. The
+    /// lane knows the sums over 1, u, u(u+1)/2 and u(u+1)(u+2)/6; the factors write 1, m, m(m+1)/2
+    /// and m(m+1)(m+2)/6 in those terms. Negative ones stand as their two's complement: the same
+    /// number modulo 2^64.
     const FACTORS: [[u64; 9]; N] = {
         let mut table = [[0; 9]; N];
         let (n, mut s) = (N as i64, 0);
@@ -175,7 +180,8 @@ impl<const N: usize> Lanes<N> {
 
 /// fletcher2 of a block: two interleaved pairs of sums over 64-bit words.
 ///
-/// It has no SIMD twin: two words and four sums fill the machine's adders, and the compiler pairs them.
+/// It has no SIMD twin: two words and four sums fill the machine's adders, and the compiler pairs
+/// them.
 pub fn fletcher2(data: &[u8], swap: bool) -> Cksum {
     fletcher2_from([0; 4], data, swap)
 }

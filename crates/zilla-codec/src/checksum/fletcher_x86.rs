@@ -1,16 +1,18 @@
 //! fletcher4 with AVX2 and AVX-512: a vector of 64-bit lanes, each lane a pair of interleaved sums.
 //!
-//! A 64-bit lane loads two words at once, v = even + 2^32 * odd. The sums of the odd words are taken from
-//! v >> 32. The sums of the even words need no vectors of their own: all sums are linear modulo 2^64, so
-//! they are the sums over v less 2^32 times those over the odd words, worked out once at the end. That is
-//! nine instructions for two words a lane, where widening each word first takes ten and a shuffle port.
+//! A 64-bit lane loads two words at once, v = even + 2^32 * odd. The sums of the odd words are
+//! taken from v >> 32. The sums of the even words need no vectors of their own: all sums are linear
+//! modulo 2^64, so they are the sums over v less 2^32 times those over the odd words, worked out
+//! once at the end. That is nine instructions for two words a lane, where widening each word first
+//! takes ten and a shuffle port.
 
 use std::arch::x86_64::*;
 
 use super::fletcher::Lanes;
 
-/// How far ahead of the sums memory is asked for. A block that has left the caches is read in order, but the CPU's own prefetchers
-/// end at a page's end: with the next page asked for by then, summing such a block takes two thirds of the time.
+/// How far ahead of the sums memory is asked for. A block that has left the caches is read in
+/// order, but the CPU's own prefetchers end at a page's end: with the next page asked for by then,
+/// summing such a block takes two thirds of the time.
 const AHEAD: usize = 4096;
 
 #[inline]

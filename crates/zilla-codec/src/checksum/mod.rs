@@ -1,17 +1,18 @@
 //! Block checksums: 256 bits as four 64-bit words, kept in the block pointer above the block.
 //!
-//! A checksum is a function of the block's bytes, of the byte order of the machine that wrote them and, for
-//! the salted kinds, of 32 secret bytes kept in the pool's MOS. The words are numbers: a block pointer that
-//! was written by a machine of the other order is swapped as a whole when it is read, so here `swap` asks for
-//! the numbers that machine computed.
+//! A checksum is a function of the block's bytes, of the byte order of the machine that wrote them
+//! and, for the salted kinds, of 32 secret bytes kept in the pool's MOS. The words are numbers: a
+//! block pointer that was written by a machine of the other order is swapped as a whole when it is
+//! read, so here `swap` asks for the numbers that machine computed.
 //!
 //! - fletcher2 and fletcher4 sum words of the data: `swap` swaps each word before it is summed;
-//! - sha256 has always been stored as the digest read big-endian, on every machine: `swap` changes nothing;
-//! - sha512 (SHA-512/256), skein, edonr and blake3 are digests laid over the four words in memory: `swap`
-//!   swaps the words.
+//! - sha256 has always been stored as the digest read big-endian, on every machine: `swap` changes
+//!   nothing;
+//! - sha512 (SHA-512/256), skein, edonr and blake3 are digests laid over the four words in memory:
+//!   `swap` swaps the words.
 //!
-//! Labels, gang headers and log blocks have no pointer that could hold their checksum; theirs is inside the
-//! block, see [`embedded`].
+//! Labels, gang headers and log blocks have no pointer that could hold their checksum; theirs is
+//! inside the block, see [`embedded`].
 
 mod blake3;
 mod edonr;
@@ -200,12 +201,13 @@ impl std::fmt::Debug for Salted {
     }
 }
 
-/// The checksum of `data` as a writer of this machine's order (`swap` false) or of the other one computed it.
+/// The checksum of `data` as a writer of this machine's order (`swap` false) or of the other one
+/// computed it.
 ///
-/// The embedded kinds give what their function says of the bytes as they stand; [`embedded`] puts the
-/// verifier in first. `Off` and `NoParity` give zeroes. `Inherit` and `On` name no function and give all ones:
-/// whoever checks a block must refuse them first ([`Checksum::is_function`], [`verify`]). Every pool has a
-/// salt; `None` stands for 32 zero bytes.
+/// The embedded kinds give what their function says of the bytes as they stand; [`embedded`] puts
+/// the verifier in first. `Off` and `NoParity` give zeroes. `Inherit` and `On` name no function and
+/// give all ones: whoever checks a block must refuse them first ([`Checksum::is_function`],
+/// [`verify`]). Every pool has a salt; `None` stands for 32 zero bytes.
 pub fn compute(kind: Checksum, data: &[u8], swap: bool, salt: Option<&Salted>) -> Cksum {
     match kind {
         Checksum::Inherit | Checksum::On => [u64::MAX; 4],
@@ -221,7 +223,8 @@ pub fn compute(kind: Checksum, data: &[u8], swap: bool, salt: Option<&Salted>) -
     }
 }
 
-/// [`compute`], in this machine's order, of each block, into the place beside it. sha256 goes a fifth faster where there are two or more.
+/// [`compute`], in this machine's order, of each block, into the place beside it. sha256 goes a
+/// fifth faster where there are two or more.
 pub fn compute_all<'a>(
     kind: Checksum,
     blocks: impl Iterator<Item = (&'a [u8], &'a mut Cksum)>,
@@ -241,7 +244,8 @@ fn keyed(kind: Checksum, data: &[u8], salt: &Salted) -> [u8; 32] {
     }
 }
 
-/// Does `data` have the checksum that its block pointer says? False for kinds that name no function.
+/// Does `data` have the checksum that its block pointer says? False for kinds that name no
+/// function.
 pub fn verify(kind: Checksum, data: &[u8], swap: bool, salt: Option<&Salted>, expected: &Cksum) -> bool {
     kind.is_function() && compute(kind, data, swap, salt) == *expected
 }

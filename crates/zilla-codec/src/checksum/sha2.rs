@@ -1,5 +1,5 @@
-//! SHA-256 and SHA-512/256 (with SHA-NI where the CPU has it): one message by the `sha2` crate, many by a
-//! kernel of ours that hashes two at once.
+//! SHA-256 and SHA-512/256 (with SHA-NI where the CPU has it): one message by the `sha2` crate,
+//! many by a kernel of ours that hashes two at once.
 
 use sha2::{Digest, Sha256, Sha512_256};
 
@@ -7,7 +7,8 @@ use super::Cksum;
 #[cfg(target_arch = "x86_64")]
 use super::sha256_x86 as x86;
 
-/// SHA-256 with the digest read big-endian, whatever the machine: so the first implementation wrote it.
+/// SHA-256 with the digest read big-endian, whatever the machine: so the first implementation wrote
+/// it.
 pub(super) fn sha256(data: &[u8]) -> Cksum {
     big_endian(&Sha256::digest(data).into())
 }
@@ -22,7 +23,8 @@ pub(super) fn sha256_all<'a>(blocks: impl Iterator<Item = (&'a [u8], &'a mut Cks
     blocks.for_each(|(data, out)| *out = sha256(data));
 }
 
-/// SHA-256 of parts that lie one after another, for blocks whose checksum field must be read as another value.
+/// SHA-256 of parts that lie one after another, for blocks whose checksum field must be read as
+/// another value.
 pub(super) fn sha256_parts(parts: [&[u8]; 3]) -> Cksum {
     let mut hash = Sha256::new();
     for part in parts {

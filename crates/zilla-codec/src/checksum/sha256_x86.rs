@@ -1,18 +1,21 @@
 //! SHA-256 with SHA-NI, of one or of two messages at once.
 //!
-//! A round waits for the round before it, so one message leaves the unit idle for part of the time: the
-//! instruction takes four cycles, and another could begin before that. Those of a second message fit between:
-//! 2.3 GB/s instead of 1.95 where this was measured, and the message schedule's instructions take the rest.
+//! A round waits for the round before it, so one message leaves the unit idle for part of the time:
+//! the instruction takes four cycles, and another could begin before that. Those of a second
+//! message fit between: 2.3 GB/s instead of 1.95 where this was measured, and the message
+//! schedule's instructions take the rest.
 
 use std::arch::x86_64::*;
 
 use super::Cksum;
 
-/// The first 32 bits of the fractional parts of the square roots of the first 8 primes (FIPS 180-4, 5.3.3).
+/// The first 32 bits of the fractional parts of the square roots of the first 8 primes (FIPS 180-4,
+/// 5.3.3).
 const INITIAL: [u32; 8] =
     [0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19];
 
-/// The first 32 bits of the fractional parts of the cube roots of the first 64 primes (FIPS 180-4, 4.2.2).
+/// The first 32 bits of the fractional parts of the cube roots of the first 64 primes (FIPS 180-4,
+/// 4.2.2).
 const K: [[i32; 4]; 16] = {
     const WORDS: [u32; 64] = [
         0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
@@ -38,7 +41,8 @@ pub(super) fn available() -> bool {
     is_x86_feature_detected!("sha") && is_x86_feature_detected!("ssse3") && is_x86_feature_detected!("sse4.1")
 }
 
-/// Hashes each message into the place beside it: two side by side, and when one ends the next takes its place.
+/// Hashes each message into the place beside it: two side by side, and when one ends the next takes
+/// its place.
 #[target_feature(enable = "sha,ssse3,sse4.1")]
 pub(super) fn hash_all<'a>(messages: impl Iterator<Item = (&'a [u8], &'a mut Cksum)>) {
     let mut streams = messages.map(|(data, out)| Stream::new(data, out));
@@ -68,7 +72,8 @@ struct Stream<'a> {
 impl<'a> Stream<'a> {
     fn new(data: &'a [u8], out: &'a mut Cksum) -> Self {
         let (whole, tail) = data.as_chunks::<64>();
-        // Eight bytes for the length and one for the bit: with more than 55 they begin in the block before.
+        // Eight bytes for the length and one for the bit: with more than 55 they begin in the block
+        // before.
         let end_at = usize::from(tail.len() < 56);
         let mut end = [[0; 64]; 2];
         let bytes = end.as_flattened_mut();
@@ -88,7 +93,8 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// Takes as many blocks into each state: `states[i]` gets `blocks[i]`, up to the end of the shortest.
+/// Takes as many blocks into each state: `states[i]` gets `blocks[i]`, up to the end of the
+/// shortest.
 #[target_feature(enable = "sha,ssse3,sse4.1")]
 fn absorb<const N: usize>(states: [&mut [u32; 8]; N], blocks: [&[[u8; 64]]; N]) {
     let flip = _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3);
@@ -96,7 +102,8 @@ fn absorb<const N: usize>(states: [&mut [u32; 8]; N], blocks: [&[[u8; 64]]; N]) 
         let [a, b, c, d] = words.map(|w| w as i32);
         _mm_set_epi32(d, c, b, a)
     };
-    // The instructions want the halves (a, b, e, f) and (c, d, g, h), the first word in the highest lane.
+    // The instructions want the halves (a, b, e, f) and (c, d, g, h), the first word in the highest
+    // lane.
     let (mut abef, mut cdgh) = ([_mm_setzero_si128(); N], [_mm_setzero_si128(); N]);
     for (i, state) in states.iter().enumerate() {
         let [a, b, c, d, e, f, g, h] = **state;

@@ -1,9 +1,9 @@
 //! Skein-512 (version 1.3), plain and keyed, with up to 512 bits of output.
 //!
-//! Skein chains Threefish-512, a tweakable block cipher, over the message: each block is encrypted under the
-//! chaining value with a tweak that says how many bytes came so far and what the block is for (key,
-//! configuration, message, output), and the message is added to the result by exclusive or. OpenZFS uses it
-//! as a MAC: the pool's salt is the key.
+//! Skein chains Threefish-512, a tweakable block cipher, over the message: each block is encrypted
+//! under the chaining value with a tweak that says how many bytes came so far and what the block is
+//! for (key, configuration, message, output), and the message is added to the result by exclusive
+//! or. OpenZFS uses it as a MAC: the pool's salt is the key.
 
 const BLOCK: usize = 64;
 const FIRST: u64 = 1 << 62;
@@ -44,8 +44,8 @@ fn chain(key: &mut [u64; 8], tweak: [u64; 2], block: &[u8; BLOCK]) {
     let ts = [tweak[0], tweak[1], tweak[0] ^ tweak[1]];
 
     let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = message;
-    // Everything below is written out, so that every index and rotation is a constant and the eight words
-    // stay in registers; the permutation between rounds is in the order of the names.
+    // Everything below is written out, so that every index and rotation is a constant and the eight
+    // words stay in registers; the permutation between rounds is in the order of the names.
     macro_rules! inject {
         ($s:literal) => {
             a = a.wrapping_add(ks[$s % 9]);
@@ -102,7 +102,8 @@ fn chain(key: &mut [u64; 8], tweak: [u64; 2], block: &[u8; BLOCK]) {
     }
 }
 
-/// Chains all of `data`, the last block marked and padded with zeroes; no data is one block of zeroes.
+/// Chains all of `data`, the last block marked and padded with zeroes; no data is one block of
+/// zeroes.
 fn absorb(state: &mut [u64; 8], purpose: Purpose, data: &[u8]) {
     let purpose = purpose as u64;
     // The last block is kept back even when it is whole, for its tweak differs.

@@ -63,7 +63,8 @@ fn published_digests() {
     let sha256 = be_words("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     assert_eq!(compute(Checksum::Sha256, b"abc", false, None), sha256);
     assert_eq!(compute(Checksum::Sha256, b"abc", true, None), sha256);
-    // The other digests are memory: the swapped order is the big-endian reading on little-endian machines.
+    // The other digests are memory: the swapped order is the big-endian reading on little-endian
+    // machines.
     let sha512 = be_words("53048e2681941ef99b2e29b76b4c7dabe4c2d0c634fc6d46e0e2f13107e7af23");
     let big = cfg!(target_endian = "big");
     assert_eq!(compute(Checksum::Sha512, b"abc", !big, None), sha512);

@@ -26,8 +26,8 @@ pub(super) fn compress(level: u8, src: &[u8], dst: &mut [u8]) -> Option<usize> {
     })
 }
 
-/// What zlib-rs calls 1 has no codes of its own for the block and saves a quarter less than zlib's 1 on data
-/// with many literals; its 2 saves as much as zlib's 1, and is still faster.
+/// What zlib-rs calls 1 has no codes of its own for the block and saves a quarter less than zlib's
+/// 1 on data with many literals; its 2 saves as much as zlib's 1, and is still faster.
 fn strength(level: u8) -> Compression {
     Compression::new(u32::from(level).max(2))
 }

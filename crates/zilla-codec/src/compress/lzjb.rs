@@ -1,8 +1,8 @@
 //! lzjb: the first compressor of ZFS, a byte-oriented Lempel-Ziv with a 1 KiB window.
 //!
-//! A map byte announces the next eight items, lowest bit first. A clear bit is one literal byte. A set bit is
-//! a match of two bytes: six bits of length less 3 and ten bits of distance, big-endian. Nothing marks the
-//! end: the decoder stops when the output is full.
+//! A map byte announces the next eight items, lowest bit first. A clear bit is one literal byte. A
+//! set bit is a match of two bytes: six bits of length less 3 and ten bits of distance, big-endian.
+//! Nothing marks the end: the decoder stops when the output is full.
 
 use std::cell::RefCell;
 

@@ -1,16 +1,17 @@
 //! Compression of blocks, with OpenZFS's framing around each algorithm.
 //!
-//! A compressed block is stored in whole sectors, so what comes back from the disk is longer than what the
-//! compressor made: zero padding follows. Each format finds its own end: lz4 and zstd by a length in front,
-//! gzip by its stream's end mark, lzjb and zle by having filled the output. The logical size is not stored
-//! with the data but in the block pointer; decompressing must give exactly that many bytes.
+//! A compressed block is stored in whole sectors, so what comes back from the disk is longer than
+//! what the compressor made: zero padding follows. Each format finds its own end: lz4 and zstd by a
+//! length in front, gzip by its stream's end mark, lzjb and zle by having filled the output. The
+//! logical size is not stored with the data but in the block pointer; decompressing must give
+//! exactly that many bytes.
 //!
-//! Compressors get a destination that is as long as the result may be at most. "Does not fit" is an ordinary
-//! answer (`None`): the block is then stored as it is. Whether a saving is large enough to be worth taking
-//! is the caller's rule, not this crate's.
+//! Compressors get a destination that is as long as the result may be at most. "Does not fit" is an
+//! ordinary answer (`None`): the block is then stored as it is. Whether a saving is large enough to
+//! be worth taking is the caller's rule, not this crate's.
 //!
-//! Kept true: [`decompress`] gives `Ok` only when all of `dst` was written; on an error `dst` holds garbage,
-//! but nothing outside `src` was read and nothing outside `dst` written.
+//! Kept true: [`decompress`] gives `Ok` only when all of `dst` was written; on an error `dst` holds
+//! garbage, but nothing outside `src` was read and nothing outside `dst` written.
 
 #![deny(clippy::indexing_slicing)]
 
@@ -104,7 +105,8 @@ impl Compress {
         }
     }
 
-    /// Can blocks carry this kind, and be decompressed? (`Off` can be carried; there is nothing to undo.)
+    /// Can blocks carry this kind, and be decompressed? (`Off` can be carried; there is nothing to
+    /// undo.)
     pub const fn is_function(self) -> bool {
         !matches!(self, Self::Inherit | Self::On | Self::Off | Self::Empty)
     }
@@ -136,8 +138,8 @@ pub enum DecompressError {
     NoMemory(Compress),
 }
 
-/// Compresses `src` into `dst`; `None` if that takes more than `dst.len()` bytes, or there is no such
-/// compressor (`Off`, `Empty`, and `Inherit` and `On`, which the caller resolves).
+/// Compresses `src` into `dst`; `None` if that takes more than `dst.len()` bytes, or there is no
+/// such compressor (`Off`, `Empty`, and `Inherit` and `On`, which the caller resolves).
 pub fn compress(spec: CompressSpec, src: &[u8], dst: &mut [u8]) -> Option<usize> {
     match spec.kind {
         Compress::Inherit | Compress::On | Compress::Off | Compress::Empty => None,
@@ -165,7 +167,8 @@ pub fn decompress(kind: Compress, src: &[u8], dst: &mut [u8]) -> Result<(), Deco
 
 /// Is the block all zeroes? With any compression but `off`, such a block is stored as a hole.
 pub fn is_zero(data: &[u8]) -> bool {
-    // Most blocks that are not zero differ early; the rest is read in strides the compiler vectorises.
+    // Most blocks that are not zero differ early; the rest is read in strides the compiler
+    // vectorises.
     let (strides, rest) = data.as_chunks::<256>();
     strides.iter().all(|stride| {
         let (words, _) = stride.as_chunks::<8>();

@@ -1,8 +1,8 @@
 //! The `compression` property: a kind and, for zstd, a level; its names and its number on disk.
 //!
-//! The property is one u64: the kind in the low 7 bits, zstd's level above. Levels are numbered as OpenZFS
-//! stores them: 1 to 19 as they are, and the fast levels, which zstd counts from -1 down to -1000 with gaps,
-//! from 103 up. The same byte stands in the header of every zstd block.
+//! The property is one u64: the kind in the low 7 bits, zstd's level above. Levels are numbered as
+//! OpenZFS stores them: 1 to 19 as they are, and the fast levels, which zstd counts from -1 down to
+//! -1000 with gaps, from 103 up. The same byte stands in the header of every zstd block.
 
 use std::fmt;
 use std::str::FromStr;
@@ -61,7 +61,8 @@ pub struct CompressSpec {
 
 impl CompressSpec {
     pub const OFF: CompressSpec = CompressSpec::new(Compress::Off);
-    /// What `on` means in every pool that has the lz4 feature, which is every pool of the last ten years.
+    /// What `on` means in every pool that has the lz4 feature, which is every pool of the last ten
+    /// years.
     pub const ON_VALUE: CompressSpec = CompressSpec::new(Compress::Lz4);
 
     pub const fn new(kind: Compress) -> Self {
@@ -93,7 +94,8 @@ impl CompressSpec {
     }
 }
 
-/// The property's value as `zfs get` prints it: of two names for one number, the first of OpenZFS's table.
+/// The property's value as `zfs get` prints it: of two names for one number, the first of OpenZFS's
+/// table.
 impl fmt::Display for CompressSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {

@@ -1,8 +1,8 @@
 //! zle: runs of zeroes are counted, everything else is copied.
 //!
-//! A control byte below 64 says that so many bytes and one more follow as they are; one of 64 or above stands
-//! for the difference plus one zeroes, at most 192. A literal run ends before two zeroes in a row: a single
-//! zero is cheaper copied than counted.
+//! A control byte below 64 says that so many bytes and one more follow as they are; one of 64 or
+//! above stands for the difference plus one zeroes, at most 192. A literal run ends before two
+//! zeroes in a row: a single zero is cheaper copied than counted.
 
 use super::{Compress, DecompressError};
 
@@ -13,8 +13,8 @@ const ZEROES: usize = 256 - LITERALS;
 pub(super) fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     let (mut rest, mut at) = (src, 0);
     while let Some(first) = rest.first() {
-        // As OpenZFS: the last byte of the destination is not worth starting on, and a literal run is begun
-        // only where the longest one would fit. Both ends then give up on the same blocks.
+        // As OpenZFS: the last byte of the destination is not worth starting on, and a literal run
+        // is begun only where the longest one would fit. Both ends then give up on the same blocks.
         let room = dst.get_mut(at..)?;
         let (control, room) = room.split_first_mut()?;
         if room.is_empty() {
@@ -44,7 +44,8 @@ fn literals(rest: &[u8]) -> usize {
     let window = rest.get(..LITERALS.min(rest.len())).unwrap_or(rest);
     match window.windows(2).position(|pair| pair == [0, 0]) {
         Some(run) => run,
-        // A zero at the end of the window may begin a run of zeroes: leave it for the next control byte.
+        // A zero at the end of the window may begin a run of zeroes: leave it for the next control
+        // byte.
         None if window.last() == Some(&0) => window.len() - 1,
         None => window.len(),
     }

@@ -1,11 +1,13 @@
 //! zstd: OpenZFS's eight-byte header and a frame without zstd's own magic number.
 //!
-//! Header: the frame's length, big-endian, then level and library version packed as `level << 24 | version`,
-//! big-endian on disk. Big-endian machines once wrote that word with its parts the other way round (version
-//! above, level below); since a version's high byte is zero until zstd 6.55.36, the place of the zero byte
-//! tells the layouts apart. The frame carries neither checksum nor content size: the block pointer has both.
+//! Header: the frame's length, big-endian, then level and library version packed as
+//! `level << 24 | version`, big-endian on disk. Big-endian machines once wrote that word with its
+//! parts the other way round (version above, level below); since a version's high byte is zero
+//! until zstd 6.55.36, the place of the zero byte tells the layouts apart. The frame carries
+//! neither checksum nor content size: the block pointer has both.
 //!
-//! The level is read back only to keep it: a block that is recompressed must be given the level it had.
+//! The level is read back only to keep it: a block that is recompressed must be given the level it
+//! had.
 
 use std::cell::RefCell;
 
@@ -14,8 +16,9 @@ use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat};
 use super::{Compress, DecompressError, ZstdLevel, lz4};
 
 const HEADER: usize = 8;
-/// From this level on, blocks of at least this size are tried with something cheaper first: where neither
-/// lz4 nor zstd-1 saves anything, the chosen level hardly ever does, and it costs ten times as much to learn.
+/// From this level on, blocks of at least this size are tried with something cheaper first: where
+/// neither lz4 nor zstd-1 saves anything, the chosen level hardly ever does, and it costs ten times
+/// as much to learn.
 const ABORT_LEVEL: i32 = 3;
 const ABORT_SIZE: usize = 128 << 10;
 
@@ -65,8 +68,8 @@ fn frame(level: i32, src: &[u8], dst: &mut [u8]) -> Option<usize> {
         let context = slot.as_mut()?;
         context.set_parameter(CParameter::CompressionLevel(level)).ok()?;
         let length = context.compress2(dst, src).ok();
-        // High levels of large records take a hundred megabytes, which no idle thread may sit on. They are
-        // so slow that asking the system for it again does not show.
+        // High levels of large records take a hundred megabytes, which no idle thread may sit on.
+        // They are so slow that asking the system for it again does not show.
         if context.sizeof() > KEEP {
             *slot = None;
         }
@@ -81,8 +84,8 @@ pub fn header(src: &[u8]) -> Result<(usize, ZstdLevel), DecompressError> {
     let header = src.first_chunk::<HEADER>().ok_or(bad(HEADER as u64))?;
     let [s0, s1, s2, s3, w0, w1, w2, w3] = *header;
     let length = u32::from_be_bytes([s0, s1, s2, s3]);
-    // Which byte is zero says where the version's high byte is, and so on which side the level stands.
-    // Asked in the order OpenZFS asks.
+    // Which byte is zero says where the version's high byte is, and so on which side the level
+    // stands. Asked in the order OpenZFS asks.
     let level = if w3 == 0 {
         w0
     } else if w2 == 0 {

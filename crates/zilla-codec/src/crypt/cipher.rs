@@ -18,7 +18,8 @@ type Ccm<C> = ccm::Ccm<C, U16, U12>;
 #[error("the authentication code does not match")]
 pub struct Forged;
 
-/// The mode cannot take so long a message: CCM's lengths have three bytes here, so a block of 16 MiB is one too long.
+/// The mode cannot take so long a message: CCM's lengths have three bytes here, so a block of 16
+/// MiB is one too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} bytes are too long for the cipher")]
 pub struct TooLong(usize);
@@ -80,7 +81,8 @@ impl Cipher {
         self.suite
     }
 
-    /// Encrypts `buf` where it is and gives the code over it and `aad`. An IV is never used twice with one key.
+    /// Encrypts `buf` where it is and gives the code over it and `aad`. An IV is never used twice
+    /// with one key.
     pub fn seal(&self, iv: &[u8; IV_LEN], aad: &[u8], buf: &mut [u8]) -> Result<[u8; MAC_LEN], TooLong> {
         let sealed = match &self.mode {
             Mode::Ring(c) => c.seal(iv, aad, buf),

@@ -14,7 +14,8 @@ use zeroize::Zeroizing;
 /// The salt of a passphrase is a number of the key's object, little endian.
 pub const PBKDF2_SALT_LEN: usize = 8;
 
-/// The key of the blocks that have this salt: HKDF-SHA512 of the master key, the salt as its `info`.
+/// The key of the blocks that have this salt: HKDF-SHA512 of the master key, the salt as its
+/// `info`.
 pub fn derive(suite: Suite, master: &[u8], salt: &[u8; SALT_LEN]) -> Zeroizing<Vec<u8>> {
     let mut out = Zeroizing::new(vec![0; suite.key_len()]);
     let hkdf = Hkdf::<Sha512>::new(None, master);

@@ -48,7 +48,8 @@ impl Suite {
         matches!(self, Suite::Aes128Ccm | Suite::Aes192Ccm | Suite::Aes256Ccm)
     }
 
-    /// The suite under which keys are wrapped: the same mode, and always 256 bits. Source: WRAPPING_KEY_LEN in sys/dsl_crypt.h.
+    /// The suite under which keys are wrapped: the same mode, and always 256 bits. Source:
+    /// WRAPPING_KEY_LEN in sys/dsl_crypt.h.
     #[must_use]
     pub const fn wrapping(self) -> Suite {
         if self.is_ccm() { Suite::Aes256Ccm } else { Suite::Aes256Gcm }

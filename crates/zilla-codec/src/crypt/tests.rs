@@ -39,7 +39,8 @@ fn check(suite: Suite, key: &str, iv: &str, aad: &str, plain: &str, cipher: &str
     }
 }
 
-/// Test cases 4, 10 and 16 of the GCM specification (McGrew and Viega), which NIST SP 800-38D took over.
+/// Test cases 4, 10 and 16 of the GCM specification (McGrew and Viega), which NIST SP 800-38D took
+/// over.
 #[test]
 fn gcm_is_nists() {
     let iv = "cafebabefacedbaddecaf888";
@@ -79,7 +80,8 @@ fn gcm_is_nists() {
     );
 }
 
-/// The inputs of NIST SP 800-38C, example 3, whose ciphertext the first is; with codes of 16 bytes, and longer keys, by OpenSSL 3.0.
+/// The inputs of NIST SP 800-38C, example 3, whose ciphertext the first is; with codes of 16 bytes,
+/// and longer keys, by OpenSSL 3.0.
 #[test]
 fn ccm_is_nists() {
     let key = "404142434445464748494a4b4c4d4e4f505152535455565758595a5b5c5d5e5f";
@@ -142,7 +144,8 @@ fn a_blocks_key_is_extract_then_expand() {
     }
 }
 
-/// RFC 6070 has PBKDF2-HMAC-SHA1 with salts of other lengths; the first 20 bytes of 32 are the first block of it.
+/// RFC 6070 has PBKDF2-HMAC-SHA1 with salts of other lengths; the first 20 bytes of 32 are the
+/// first block of it.
 #[test]
 fn pbkdf2_is_the_rfcs_construction() {
     use hmac::Mac;

@@ -1,5 +1,5 @@
-//! GF(2^8) with the polynomial x^8+x^4+x^3+x^2+1 (0x11d), in which 2 generates everything but zero; and the
-//! inversion of the small matrices of reconstruction. Nothing here runs per byte of data.
+//! GF(2^8) with the polynomial x^8+x^4+x^3+x^2+1 (0x11d), in which 2 generates everything but zero;
+//! and the inversion of the small matrices of reconstruction. Nothing here runs per byte of data.
 
 use super::MAX_PARITY;
 
@@ -42,7 +42,8 @@ const fn inverse(a: u8) -> u8 {
     EXP[255 - LOG[a as usize] as usize]
 }
 
-/// The products of a factor with the low and with the high half of a byte: 32 entries for any product.
+/// The products of a factor with the low and with the high half of a byte: 32 entries for any
+/// product.
 pub(super) fn nibbles(factor: u8) -> [[u8; 16]; 2] {
     let mut tables = [[0; 16]; 2];
     for i in 0..16u8 {
@@ -52,8 +53,9 @@ pub(super) fn nibbles(factor: u8) -> [[u8; 16]; 2] {
     tables
 }
 
-/// Multiplication by a factor as a matrix of bits, as the affine instruction wants it: it works for every
-/// polynomial, unlike the instruction that multiplies. Byte 7 - i holds the row of result bit i.
+/// Multiplication by a factor as a matrix of bits, as the affine instruction wants it: it works for
+/// every polynomial, unlike the instruction that multiplies. Byte 7 - i holds the row of result bit
+/// i.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(super) const fn bit_matrix(factor: u8) -> u64 {
     let mut matrix = 0;
@@ -78,8 +80,8 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// Row i, column k: what parity row `rows[i]` multiplies the column with Horner exponent `exponents[k]`
-    /// by, (2^row)^exponent.
+    /// Row i, column k: what parity row `rows[i]` multiplies the column with Horner exponent
+    /// `exponents[k]` by, (2^row)^exponent.
     pub fn vandermonde(rows: &[usize], exponents: &[usize]) -> Self {
         let mut matrix = Matrix { size: rows.len(), rows: Default::default() };
         for (out, row) in matrix.rows.iter_mut().zip(rows) {

@@ -1,18 +1,19 @@
 //! RAID-Z parity: up to three parity columns over the data columns of a row, and back.
 //!
-//! Columns are strings of bytes, bytes are elements of GF(2^8) with the polynomial x^8+x^4+x^3+x^2+1. Over n
-//! data columns D0 .. Dn-1, at every byte position:
+//! Columns are strings of bytes, bytes are elements of GF(2^8) with the polynomial
+//! x^8+x^4+x^3+x^2+1. Over n data columns D0 .. Dn-1, at every byte position:
 //!
 //! - P = D0 + D1 + ... + Dn-1
 //! - Q = 2^(n-1) D0 + ... + 2 Dn-2 + Dn-1
 //! - R = 4^(n-1) D0 + ... + 4 Dn-2 + Dn-1
 //!
-//! A row's last columns may be one sector shorter than its first; what they lack counts as zeroes. Parity is
-//! as long as the longest data column. Everything works in Horner's form, one doubling a column, and parity
-//! of any subset of columns is what reconstruction starts from: the difference between the stored parity and
-//! the parity of the columns still there is a small linear system in the missing ones. Any m of the three
-//! parities determine any m columns (the rows are those of a Vandermonde matrix with distinct nodes, up to
-//! 255 columns), so the matrix can always be inverted.
+//! A row's last columns may be one sector shorter than its first; what they lack counts as zeroes.
+//! Parity is as long as the longest data column. Everything works in Horner's form, one doubling a
+//! column, and parity of any subset of columns is what reconstruction starts from: the difference
+//! between the stored parity and the parity of the columns still there is a small linear system in
+//! the missing ones. Any m of the three parities determine any m columns (the rows are those of a
+//! Vandermonde matrix with distinct nodes, up to 255 columns), so the matrix can always be
+//! inverted.
 //!
 //! - `gf`: the field's arithmetic on single bytes, and the inversion;
 //! - `scalar`, `x86`: the kernels, which do not know what a RAID-Z is.
@@ -33,7 +34,8 @@ use gf::Matrix;
 pub const MAX_PARITY: usize = 3;
 /// The most data columns for which any m parities determine any m columns.
 pub const MAX_DATA: usize = 255;
-/// Reconstruction works on stretches of this many bytes, so that what it makes on the way stays in the L1.
+/// Reconstruction works on stretches of this many bytes, so that what it makes on the way stays in
+/// the L1.
 const STRETCH: usize = 4096;
 
 /// Why columns could not be worked out. All but `TooFewParity` are mistakes of the caller.
@@ -61,8 +63,8 @@ impl Rows {
     }
 }
 
-/// Works out P, or P and Q, or P, Q and R, by how many columns `parity` has. Each is at least as long as the
-/// longest data column; bytes behind that become zeroes.
+/// Works out P, or P and Q, or P, Q and R, by how many columns `parity` has. Each is at least as
+/// long as the longest data column; bytes behind that become zeroes.
 pub fn generate(data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), RaidzError> {
     generate_at(cpu::level(), data, parity)
 }
@@ -90,8 +92,8 @@ pub fn generate_at(level: Level, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Re
     Ok(())
 }
 
-/// Works out the data columns `missing` from the others and the parity that is there (`None`: it is not).
-/// What the missing columns hold is overwritten; nothing else changes.
+/// Works out the data columns `missing` from the others and the parity that is there (`None`: it is
+/// not). What the missing columns hold is overwritten; nothing else changes.
 pub fn reconstruct(
     data: &mut [&mut [u8]],
     parity: &[Option<&[u8]>],
@@ -146,8 +148,8 @@ pub fn reconstruct_at(
     Ok(())
 }
 
-/// Fills `targets`: the product of `matrix` and, for each parity used, its difference to the parity of the
-/// known columns.
+/// Fills `targets`: the product of `matrix` and, for each parity used, its difference to the parity
+/// of the known columns.
 fn solve(
     level: Level,
     known: &[&[u8]],
@@ -157,7 +159,8 @@ fn solve(
     needed: usize,
 ) {
     if let ([(0, parity)], [target]) = (used, &mut *targets) {
-        // P alone: the missing column is the exclusive or of everything else, and P is one column more.
+        // P alone: the missing column is the exclusive or of everything else, and P is one column
+        // more.
         let all: SmallVec<[&[u8]; 32]> = known.iter().copied().chain([*parity]).collect();
         return sums(level, &all, 0, Rows(1), [target, &mut [], &mut []]);
     }
@@ -183,8 +186,8 @@ fn solve(
     }
 }
 
-/// The bytes from `from` on of the parities `rows` over `data`, as many as `out` is long; columns that end
-/// earlier count as zeroes. Rows not asked for leave their `out` alone.
+/// The bytes from `from` on of the parities `rows` over `data`, as many as `out` is long; columns
+/// that end earlier count as zeroes. Rows not asked for leave their `out` alone.
 fn sums(level: Level, data: &[&[u8]], from: usize, rows: Rows, mut out: [&mut [u8]; 3]) {
     let longest = (0..3).filter(|row| rows.has(*row)).map(|row| out[row].len()).max().unwrap_or(0);
     let (mut at, end) = (from, from + longest);

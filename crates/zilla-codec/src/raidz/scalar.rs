@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::{Rows, gf};
 
-/// Bytes of every column that are carried through at a time, in registers where the compiler finds enough.
+/// Bytes of every column that are carried through at a time, in registers where the compiler finds
+/// enough.
 const STRIP: usize = 64;
 
 /// Doubles each of the eight bytes of a word.
@@ -16,7 +17,8 @@ fn double(x: u64) -> u64 {
     (x << 1 & 0xfefe_fefe_fefe_fefe) ^ (mask & 0x1d1d_1d1d_1d1d_1d1d)
 }
 
-/// The parities `rows` of the bytes `range` of `data`, in which each column is there wholly or not at all.
+/// The parities `rows` of the bytes `range` of `data`, in which each column is there wholly or not
+/// at all.
 pub(super) fn sums(data: &[&[u8]], range: Range<usize>, rows: Rows, out: [&mut [u8]; 3]) {
     // What is not asked for is not worked out: three kernels, by the last row wanted.
     match rows.0 {

@@ -1,8 +1,9 @@
 //! The kernels for x86-64: AVX2, and AVX-512 with GFNI.
 //!
-//! A strip of some vectors is carried through all columns in registers, so every data byte is read once and
-//! every parity byte written once. Doubling is three operations in AVX2 and one, the affine transformation
-//! by a bit matrix, with GFNI. Which parities are wanted is known when a kernel is compiled.
+//! A strip of some vectors is carried through all columns in registers, so every data byte is read
+//! once and every parity byte written once. Doubling is three operations in AVX2 and one, the
+//! affine transformation by a bit matrix, with GFNI. Which parities are wanted is known when a
+//! kernel is compiled.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -29,8 +30,8 @@ macro_rules! by_rows {
     };
 }
 
-/// The parities `rows` of the first bytes of `range`, as many as make whole vectors; how many that is.
-/// Each column is there for the whole of `range` or not at all.
+/// The parities `rows` of the first bytes of `range`, as many as make whole vectors; how many that
+/// is. Each column is there for the whole of `range` or not at all.
 pub(super) fn sums(
     level: Level,
     data: &[&[u8]],
@@ -51,7 +52,8 @@ pub(super) fn sums(
     let out = out.each_mut().map(|out| out.as_mut_ptr());
     let range = range.start..range.start + length;
     if vector == 64 {
-        // SAFETY: the level says that the CPU has the instructions; the rows asked for are long enough.
+        // SAFETY: the level says that the CPU has the instructions; the rows asked for are long
+        // enough.
         unsafe { by_rows!(rows, sums_gfni(data, range, out)) }
     } else {
         // SAFETY: as above.
@@ -60,14 +62,16 @@ pub(super) fn sums(
     length
 }
 
-/// The rows from `n` bytes further on. Not `map`, which the compiler leaves as a call in the middle of a kernel.
+/// The rows from `n` bytes further on. Not `map`, which the compiler leaves as a call in the middle
+/// of a kernel.
 #[inline(always)]
 fn behind(out: [*mut u8; 3], n: usize) -> [*mut u8; 3] {
     [out[0].wrapping_add(n), out[1].wrapping_add(n), out[2].wrapping_add(n)]
 }
 
 /// # Safety
-/// The pointers of the rows asked for are valid for writing the length of `range`, a multiple of 64.
+/// The pointers of the rows asked for are valid for writing the length of `range`, a multiple
+/// of 64.
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 unsafe fn sums_gfni<const P: bool, const Q: bool, const R: bool>(
     data: &[&[u8]],
@@ -145,7 +149,8 @@ unsafe fn strip_gfni<const N: usize, const P: bool, const Q: bool, const R: bool
 }
 
 /// # Safety
-/// The pointers of the rows asked for are valid for writing the length of `range`, a multiple of 32.
+/// The pointers of the rows asked for are valid for writing the length of `range`, a multiple
+/// of 32.
 #[target_feature(enable = "avx2")]
 unsafe fn sums_avx2<const P: bool, const Q: bool, const R: bool>(
     data: &[&[u8]],
@@ -227,8 +232,8 @@ unsafe fn strip_avx2<const N: usize, const P: bool, const Q: bool, const R: bool
     }
 }
 
-/// The first bytes of `dst`, as many as make whole vectors, become the sum of the terms; how many that is.
-/// Each term is a factor and a string of bytes as long as `dst`.
+/// The first bytes of `dst`, as many as make whole vectors, become the sum of the terms; how many
+/// that is. Each term is a factor and a string of bytes as long as `dst`.
 pub(super) fn combine(level: Level, terms: &[(u8, &[u8])], dst: &mut [u8]) -> usize {
     let vector = match level {
         Level::Scalar => return 0,

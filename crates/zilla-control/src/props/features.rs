@@ -1,6 +1,7 @@
 //! The feature flags OpenZFS knows, in its own order: names and guids.
 //!
-//! Which of them this build implements is the engine's business; this list is for names and messages.
+//! Which of them this build implements is the engine's business; this list is for names and
+//! messages.
 
 /// One feature flag.
 #[derive(Debug, Clone, Copy)]

@@ -1,13 +1,14 @@
-//! The tables of properties: one source of truth for the daemon, which judges values, and the commands, which
-//! print and explain them.
+//! The tables of properties: one source of truth for the daemon, which judges values, and the
+//! commands, which print and explain them.
 //!
-//! A table is a list of [`PropDesc`] in OpenZFS's own numbering, because `get all` prints in that order and
-//! scripts have come to depend on it. Enumerations carry the numbers that lie on disk beside their names, so
-//! the engine and the printed history use the same list. [`parse`] turns a user's word into a typed value with
-//! OpenZFS's complaints, [`parse_size`] reads sizes, [`nicenum`] prints them,
-//! [`naming`] judges names of pools and datasets.
+//! A table is a list of [`PropDesc`] in OpenZFS's own numbering, because `get all` prints in that
+//! order and scripts have come to depend on it. Enumerations carry the numbers that lie on disk
+//! beside their names, so the engine and the printed history use the same list. [`parse`] turns a
+//! user's word into a typed value with OpenZFS's complaints, [`parse_size`] reads sizes,
+//! [`nicenum`] prints them, [`naming`] judges names of pools and datasets.
 //!
-//! What it keeps true: every property has exactly one row; every index property's default is in its list.
+//! What it keeps true: every property has exactly one row; every index property's default is in its
+//! list.
 
 mod datasets;
 mod features;

@@ -47,8 +47,8 @@ pub fn is_draid_spare(name: &str) -> bool {
     rest.split('-').count() == 3 && rest.split('-').all(number)
 }
 
-/// A dataset's name. `types`: which kinds the caller expects; `modifying`: about to create or change it, where
-/// `%` is not allowed.
+/// A dataset's name. `types`: which kinds the caller expects; `modifying`: about to create or
+/// change it, where `%` is not allowed.
 pub fn check_dataset_name(name: &str, types: Types, modifying: bool) -> Result<(), ApiError> {
     if types & SNAP == 0 && name.contains('@') {
         return Err(invalid("snapshot delimiter '@' is not expected here"));

@@ -81,8 +81,8 @@ fn suffix_shift(suffix: &str) -> Result<i32, ApiError> {
     }
 }
 
-/// A value for `desc` on an object of `types`: type, words and the special `none` and `auto`, nothing that
-/// needs to know the pool.
+/// A value for `desc` on an object of `types`: type, words and the special `none` and `auto`,
+/// nothing that needs to know the pool.
 pub fn parse_value(desc: &PropDesc, types: Types, text: &str) -> Result<TypedValue, ApiError> {
     match desc.kind {
         PropKind::String => {
@@ -125,8 +125,9 @@ fn parse_number(desc: &PropDesc, types: Types, text: &str) -> Result<u64, ApiErr
     }
 }
 
-/// A dataset property to be set on a dataset of `types`. `creating`: set-once properties are still open.
-/// `max_block`: the largest block of the pool (1 MiB without `large_blocks`), where it is known.
+/// A dataset property to be set on a dataset of `types`. `creating`: set-once properties are still
+/// open. `max_block`: the largest block of the pool (1 MiB without `large_blocks`), where it is
+/// known.
 pub fn parse_dataset_prop(
     name: &str,
     text: &str,

@@ -1,7 +1,7 @@
 //! What can be delegated: the names of permissions, and what `zfs allow` says of them.
 //!
-//! A permission is the right to use a command of `zfs`, to read or change a family of properties, or to change
-//! one native property, whose name it bears.
+//! A permission is the right to use a command of `zfs`, to read or change a family of properties,
+//! or to change one native property, whose name it bears.
 
 use super::{DATASET_PROPS, PropAttr};
 

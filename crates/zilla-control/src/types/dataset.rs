@@ -42,8 +42,9 @@ pub enum Source {
     Received,
 }
 
-/// A property's value and source. `value` is what `-p` prints: numbers in full, enumerations by name, times in
-/// seconds, ratios as `1.23`; turning it into something for the eye is the command's business.
+/// A property's value and source. `value` is what `-p` prints: numbers in full, enumerations by
+/// name, times in seconds, ratios as `1.23`; turning it into something for the eye is the command's
+/// business.
 #[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 pub struct PropValue {
     pub value: String,

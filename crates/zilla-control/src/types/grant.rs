@@ -1,7 +1,8 @@
 //! What is delegated: `zfs allow` and `zfs unallow`.
 //!
-//! Whom something is given to is said in the form in which it lies on disk (`ul$1000`: user 1000, on the
-//! dataset itself): names of users are the client's business, for only it knows whose words they are.
+//! Whom something is given to is said in the form in which it lies on disk (`ul$1000`: user 1000,
+//! on the dataset itself): names of users are the client's business, for only it knows whose words
+//! they are.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -73,7 +73,8 @@ pub enum InjectFault {
     Device { guid: u64, label: Option<InjectLabel>, failure: InjectFailure, io: InjectIo, fail_fast: bool },
     /// `-D`
     Delay { guid: u64, nanoseconds: u64, lanes: u64, io: InjectIo },
-    /// `-t data`, `-t dnode`: of a file. Only asked for: what it comes to is [`InjectFault::Blocks`].
+    /// `-t data`, `-t dnode`: of a file. Only asked for: what it comes to is
+    /// [`InjectFault::Blocks`].
     File {
         dataset: String,
         object: u64,
@@ -117,7 +118,8 @@ pub struct InjectHandler {
 #[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 pub struct InjectList {}
 
-/// Takes handlers away: the one with this number, or all. Answered with the numbers of those that were there.
+/// Takes handlers away: the one with this number, or all. Answered with the numbers of those that
+/// were there.
 #[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 pub struct InjectClear {
     pub id: Option<u64>,

@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use zeroize::{Zeroize, Zeroizing};
 
-/// What a user gave as a key, for the socket alone: 32 bytes, or a passphrase, in hexadecimal digits. Overwritten when it is dropped, and
-/// nothing of it is in its `Debug`, which requests are logged by.
+/// What a user gave as a key, for the socket alone: 32 bytes, or a passphrase, in hexadecimal
+/// digits. Overwritten when it is dropped, and nothing of it is in its `Debug`, which requests are
+/// logged by.
 #[derive(Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(transparent)]
 pub struct KeyMaterial(String);

@@ -1,12 +1,13 @@
 //! What the commands and the daemon say to each other.
 //!
-//! Requests carry what the user asked for, already parsed but not yet judged: the daemon owns the pools, so it
-//! alone decides. Replies carry facts as numbers and enums, never printed text: units, columns, colours and
-//! sentences are the command's business, so a web page or a script can use the same replies.
+//! Requests carry what the user asked for, already parsed but not yet judged: the daemon owns the
+//! pools, so it alone decides. Replies carry facts as numbers and enums, never printed text: units,
+//! columns, colours and sentences are the command's business, so a web page or a script can use the
+//! same replies.
 //!
-//! Every type is plain data with named fields; unknown fields are ignored and missing ones default where that
-//! has a meaning, so that a newer daemon and an older command still understand each other within one protocol
-//! version.
+//! Every type is plain data with named fields; unknown fields are ignored and missing ones default
+//! where that has a meaning, so that a newer daemon and an older command still understand each
+//! other within one protocol version.
 
 mod account;
 mod dataset;

@@ -203,7 +203,8 @@ pub struct ErrorEntry {
     pub dataset: Option<String>,
     pub dataset_id: u64,
     pub object: u64,
-    /// Path below the dataset's mountpoint (or the mountpoint with it, where mounted), if it can be told.
+    /// Path below the dataset's mountpoint (or the mountpoint with it, where mounted), if it can be
+    /// told.
     pub path: Option<String>,
     /// Where the dataset is mounted, if it is.
     pub mountpoint: Option<String>,
@@ -236,8 +237,8 @@ pub struct PoolInfo {
     pub timestamp: u64,
     pub errata: u64,
     pub suspended: Option<Suspended>,
-    /// The root vdev: `children` are the top-level vdevs in order of their ids, log and special ones among
-    /// them.
+    /// The root vdev: `children` are the top-level vdevs in order of their ids, log and special
+    /// ones among them.
     pub root: VdevNode,
     pub spares: Vec<VdevNode>,
     pub l2cache: Vec<VdevNode>,
@@ -254,7 +255,8 @@ pub struct PoolInfo {
     pub kept_logs: Vec<KeptLog>,
     /// Filled where the request asks for it.
     pub errors: Vec<ErrorEntry>,
-    /// Pool properties by name, values as `zpool get -p` prints them; filled where the request asks for it.
+    /// Pool properties by name, values as `zpool get -p` prints them; filled where the request asks
+    /// for it.
     pub properties: BTreeMap<String, PropValue>,
     /// Properties of vdevs by guid, filled where asked for; `name`, `parent` and `children` are the
     /// reader's to make.

@@ -36,6 +36,7 @@ pub enum ProgramValue {
 pub enum ProgramReply {
     /// None: it returned nothing.
     Done(Option<ProgramValue>),
-    /// With what it says, trace included, and the instructions that it took where they were too many.
+    /// With what it says, trace included, and the instructions that it took where they were too
+    /// many.
     Failed { error: String, instructions: Option<u64> },
 }

@@ -150,8 +150,9 @@ pub struct PoolHistoryReply {
     pub next: Option<u64>,
 }
 
-/// Writes a command line to a pool's history. Commands post it once they changed a pool, so other operations do
-/// not log; only destroy and export, after which there is nothing to log to, take the line from the caller.
+/// Writes a command line to a pool's history. Commands post it once they changed a pool, so other
+/// operations do not log; only destroy and export, after which there is nothing to log to, take the
+/// line from the caller.
 #[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct PoolLog {
@@ -325,9 +326,9 @@ pub struct DatasetCreate {
 
 /// `zfs destroy` of a filesystem, volume, snapshot list or bookmark.
 ///
-/// What stands in the way is refused with `HasDependents`: `message` is "filesystem has children" or "... has
-/// dependent clones", the first of `details` what to do ("use '-r' to destroy the following datasets:"), the
-/// rest the names. Rollback does the same.
+/// What stands in the way is refused with `HasDependents`: `message` is "filesystem has children"
+/// or "... has dependent clones", the first of `details` what to do ("use '-r' to destroy the
+/// following datasets:"), the rest the names. Rollback does the same.
 #[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct DatasetDestroy {
@@ -351,7 +352,8 @@ pub struct DatasetDestroy {
 pub struct DatasetQuery {
     /// Names (not paths: see `DatasetByPath`). Empty: every pool's root.
     pub roots: Vec<String>,
-    /// Levels below each root; None: all. 0: only the roots. A snapshot is one level below its dataset.
+    /// Levels below each root; None: all. 0: only the roots. A snapshot is one level below its
+    /// dataset.
     pub depth: Option<u32>,
     /// Kinds wanted in the reply. A root of another kind is only the place to start from.
     pub kinds: Vec<DatasetKind>,

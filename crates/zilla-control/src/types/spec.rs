@@ -39,7 +39,8 @@ pub struct TopSpec {
     pub leaves: Vec<LeafSpec>,
 }
 
-/// The whole tree. The order of `tops` is the order of the command line, which is the order of vdev ids.
+/// The whole tree. The order of `tops` is the order of the command line, which is the order of vdev
+/// ids.
 #[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct VdevSpec {

@@ -43,7 +43,8 @@ impl VdevKind {
     }
 }
 
-/// The state of one vdev, worst last healthy first reversed: the order is OpenZFS's, so `<` means "worse".
+/// The state of one vdev, worst last healthy first reversed: the order is OpenZFS's, so `<` means
+/// "worse".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum VdevState {
@@ -182,7 +183,8 @@ pub struct QueueDepth {
     pub active: u64,
     /// Nanoseconds spent in the queue; `LATENCY_BUCKETS` entries, or none.
     pub wait: Vec<u64>,
-    /// Sizes of requests issued alone and as part of an aggregate; `REQUEST_BUCKETS` entries, or none.
+    /// Sizes of requests issued alone and as part of an aggregate; `REQUEST_BUCKETS` entries, or
+    /// none.
     pub individual: Vec<u64>,
     pub aggregate: Vec<u64>,
 }
@@ -240,7 +242,8 @@ pub struct VdevNode {
     pub draid_nspares: u64,
     pub class: AllocClass,
     pub path: Option<String>,
-    /// The path was found through a partition zilla or OpenZFS made itself; names drop the partition.
+    /// The path was found through a partition zilla or OpenZFS made itself; names drop the
+    /// partition.
     pub whole_disk: bool,
     pub phys_path: Option<String>,
     pub devid: Option<String>,

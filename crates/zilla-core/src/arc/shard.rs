@@ -216,7 +216,8 @@ impl Shard {
             self.counters.deleted += 1;
             self.push_front(i, ghost);
         }
-        // Ghosts remember as much again as the cache holds, but not more keys than it would be cheap to remember.
+        // Ghosts remember as much again as the cache holds, but not more keys than it would be
+        // cheap to remember.
         for ghost in [List::MruGhost, List::MfuGhost] {
             while self.lists[ghost as usize].size > limit / 2
                 || self.lists[ghost as usize].count * OVERHEAD > limit / 8
@@ -262,7 +263,8 @@ impl Shard {
         let list = if what.frequent { List::Mfu } else { List::Mru };
         let mut i = match tail.at {
             None => self.lists[list as usize].tail,
-            // If it has gone elsewhere in between the walk is over: the next one begins at the tail again.
+            // If it has gone elsewhere in between the walk is over: the next one begins at the tail
+            // again.
             Some((i, key)) => match self.entries.get(i as usize) {
                 Some(e) if e.key == key && e.list == list => i,
                 _ => NIL,

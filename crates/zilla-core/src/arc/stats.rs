@@ -1,6 +1,7 @@
 //! The cache's counters, under the names OpenZFS's `arcstats` has for them.
 //!
-//! They live in the shards, under the lock a lookup holds anyway, so that counting is no meeting point of all cores.
+//! They live in the shards, under the lock a lookup holds anyway, so that counting is no meeting
+//! point of all cores.
 
 use super::shard::Sizes;
 

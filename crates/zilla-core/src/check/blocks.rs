@@ -145,7 +145,8 @@ pub(super) async fn walk_dataset(
     all.owned.extend(found.into_iter().map(|(bp, at)| (bp, Owner::Dataset(ds.id()), at)));
 }
 
-/// What is allocated only until it is freed: deferred frees, and what destroyed datasets and snapshots left.
+/// What is allocated only until it is freed: deferred frees, and what destroyed datasets and
+/// snapshots left.
 pub(super) async fn waiting(spa: &Arc<Spa>, all: &mut Blocks, report: &mut Report) -> Result<()> {
     let mut bps = spa.dsl.waiting_blocks().await?;
     let mut space = 0;

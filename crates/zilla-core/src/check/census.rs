@@ -1,10 +1,11 @@
 //! Every block of a pool counted once, as it is found, against the space maps.
 //!
-//! A dataset is walked from the snapshot before it on: what is older was counted there. So a block that snapshots and clones share comes
-//! up once, and each claims its place in what the space maps call allocated; a place that is not there to be claimed is one that is
-//! free, or has two owners, and what is left over at the end nobody has. Blocks of deduplication and block cloning may claim theirs again.
-//! The walk stops every so often, so that what it found can be read (at most [`BATCH`] blocks are held at a time); what is kept to the
-//! end is the space maps' ranges.
+//! A dataset is walked from the snapshot before it on: what is older was counted there. So a block
+//! that snapshots and clones share comes up once, and each claims its place in what the space maps
+//! call allocated; a place that is not there to be claimed is one that is free, or has two owners,
+//! and what is left over at the end nobody has. Blocks of deduplication and block cloning may claim
+//! theirs again. The walk stops every so often, so that what it found can be read (at most
+//! [`BATCH`] blocks are held at a time); what is kept to the end is the space maps' ranges.
 
 use super::datasets;
 use crate::dsl::DslDataset;

@@ -66,7 +66,8 @@ async fn check_counts(spa: &Arc<Spa>, ds: &Arc<DslDataset>, all: &Blocks, report
     if p.num_children > 1 && ds.is_snapshot() {
         return Ok(());
     }
-    // The blocks only this one has: not in the snapshot before, not in the one after, not in clones.
+    // The blocks only this one has: not in the snapshot before, not in the one after, not in
+    // clones.
     let mut others = vec![p.prev_snap_obj, p.next_snap_obj];
     if p.next_clones_obj != 0 {
         others.extend(Zap::open(spa.dsl.mos(), p.next_clones_obj).await?.ints().await?);
@@ -79,7 +80,8 @@ async fn check_counts(spa: &Arc<Spa>, ds: &Arc<DslDataset>, all: &Blocks, report
     Ok(())
 }
 
-/// The deadlist: what the snapshot before has and this one has not, each block in the list of its birth.
+/// The deadlist: what the snapshot before has and this one has not, each block in the list of its
+/// birth.
 async fn check_deadlist(
     spa: &Arc<Spa>,
     ds: &Arc<DslDataset>,

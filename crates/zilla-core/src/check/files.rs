@@ -1,5 +1,6 @@
-//! The files of a file system: every name leads to a file, every file has as many names as it says or waits to be freed, every
-//! object belongs to something, and the accounts of users and groups are the sums of what is theirs.
+//! The files of a file system: every name leads to a file, every file has as many names as it says
+//! or waits to be freed, every object belongs to something, and the accounts of users and groups
+//! are the sums of what is theirs.
 
 use super::Report;
 use crate::dmu::{Dnode, Objset, resident};

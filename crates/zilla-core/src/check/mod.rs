@@ -1,21 +1,26 @@
-//! Checking a whole pool against itself: what `zdb -bcc` asks, and more, of a pool that is imported and at rest.
+//! Checking a whole pool against itself: what `zdb -bcc` asks, and more, of a pool that is imported
+//! and at rest.
 //!
 //! **Floor 15.** It looks at all of a pool.
 //!
-//! Everything the format says twice is read twice and compared. Block pointers, walked from the uberblock through the MOS and every
-//! dataset, against the space maps ([`space`]): no byte in use that is free, none allocated that nobody uses, none with two owners.
-//! Datasets' and dirs' counters and deadlists against the blocks they are about ([`datasets`]). Directory entries, link counts, the
-//! delete queue and the accounts of users and groups against the files ([`files`]). [`census`] is the part of it that `zdb -b` reports:
-//! every block once, for whoever counts them, in memory that does not grow with the files.
+//! Everything the format says twice is read twice and compared. Block pointers, walked from the
+//! uberblock through the MOS and every dataset, against the space maps ([`space`]): no byte in use
+//! that is free, none allocated that nobody uses, none with two owners. Datasets' and dirs'
+//! counters and deadlists against the blocks they are about ([`datasets`]). Directory entries, link
+//! counts, the delete queue and the accounts of users and groups against the files ([`files`]).
+//! [`census`] is the part of it that `zdb -b` reports: every block once, for whoever counts them,
+//! in memory that does not grow with the files.
 //!
-//! **Invariants.** Nothing is changed. A finding is a sentence that names its place; an error means that the check itself could
-//! not be done. What it finds is bounded, so that a pool that is damaged everywhere does not fill memory.
+//! **Invariants.** Nothing is changed. A finding is a sentence that names its place; an error means
+//! that the check itself could not be done. What it finds is bounded, so that a pool that is
+//! damaged everywhere does not fill memory.
 //!
 //! **Crash.** There is nothing to lose.
 //!
 //! **Lock order.** None of its own; no lock is held across a wait.
 //!
-//! **Deliberately absent.** Repair. A pool that changes meanwhile: callers see to it that nobody writes.
+//! **Deliberately absent.** Repair. A pool that changes meanwhile: callers see to it that nobody
+//! writes.
 
 mod blocks;
 mod census;
@@ -35,7 +40,8 @@ const MAX_FINDINGS: usize = 100;
 /// How thoroughly.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CheckOpts {
-    /// Reads every copy of every block with all its redundancy, as a scrub does, and repairs what a scrub would.
+    /// Reads every copy of every block with all its redundancy, as a scrub does, and repairs what a
+    /// scrub would.
     pub every_copy: bool,
 }
 
@@ -47,7 +53,8 @@ pub struct Report {
     /// How much more is wrong.
     pub more: u64,
     pub blocks: u64,
-    /// Blocks with copies that were bad and could be repaired. Not a finding: the redundancy is there for that.
+    /// Blocks with copies that were bad and could be repaired. Not a finding: the redundancy is
+    /// there for that.
     pub repaired: u64,
     /// Bytes allocated on the top-level vdevs.
     pub allocated: u64,

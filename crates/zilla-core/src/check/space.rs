@@ -30,7 +30,8 @@ impl std::fmt::Display for Use<'_> {
     }
 }
 
-/// Whether two users of the same stretch may share it: the same block, in a dataset and its snapshots and clones.
+/// Whether two users of the same stretch may share it: the same block, in a dataset and its
+/// snapshots and clones.
 fn may_share(a: &Use<'_>, b: &Use<'_>) -> bool {
     let both = matches!((a.owner, b.owner), (Owner::Dataset(x), Owner::Dataset(y)) if x != y);
     both && (a.start, a.end, a.birth) == (b.start, b.end, b.birth) && a.bp.cksum() == b.bp.cksum()

@@ -115,8 +115,9 @@ impl DataKey {
         Ok(buf.into_bytes())
     }
 
-    /// Encrypts a level-0 block's bytes as its pointer says they were. `ECKSUM`: they are others. Two
-    /// texts under one IV would tell of each other, so what is not the block never leaves memory.
+    /// Encrypts a level-0 block's bytes as its pointer says they were. `ECKSUM`: they are others.
+    /// Two texts under one IV would tell of each other, so what is not the block never leaves
+    /// memory.
     pub fn reseal(&self, bp: &BlkPtr, data: &[u8]) -> Result<Bytes> {
         let mut buf = IoBuf::from_slice(data);
         let cipher = self.for_salt(&bp.salt())?;

@@ -10,10 +10,11 @@ use zilla_codec::crypt::{
 use zilla_env::{Locked, Rng};
 use zilla_ondisk::crypt::{KEY_VERSION, key_aad};
 
-/// How many blocks one salt is used for. Random IVs of 96 bits repeat among so many with a probability of a trillionth.
-/// Source: ZFS_KEY_MAX_SALT_USES_DEFAULT of zio_crypt.c.
+/// How many blocks one salt is used for. Random IVs of 96 bits repeat among so many with a
+/// probability of a trillionth. Source: ZFS_KEY_MAX_SALT_USES_DEFAULT of zio_crypt.c.
 const MAX_SALT_USES: u64 = 400_000_000;
-/// Derived keys of other salts that are kept: one for each time that the dataset's key was loaded and something written.
+/// Derived keys of other salts that are kept: one for each time that the dataset's key was loaded
+/// and something written.
 const RECENT: usize = 16;
 
 /// In what form a user gives a key. Source: `zfs_keyformat_t` in sys/fs/zfs.h.

@@ -1,5 +1,6 @@
-//! Blocks as they were encrypted elsewhere, with what their pointers say of that: what a raw stream is received as, and what a batch of
-//! such blocks is written with ([`super::Seal::Raw`]). `zio/raw.rs` is the store that keeps them until they are written.
+//! Blocks as they were encrypted elsewhere, with what their pointers say of that: what a raw stream
+//! is received as, and what a batch of such blocks is written with ([`super::Seal::Raw`]).
+//! `zio/raw.rs` is the store that keeps them until they are written.
 
 use crate::types::Bookmark;
 use bytes::Bytes;

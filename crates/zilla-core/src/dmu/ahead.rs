@@ -11,14 +11,17 @@
 //!   sync of 12: pointer into the tree          ObjsetSync::unused
 //! ```
 //!
-//! **Invariants.** What is written ahead is what the log's record is about, all of it and nothing else: a block that a later operation
-//! has changed meanwhile is left alone, so that a replay gives no operation's data before its turn. A block is written ahead only by who
-//! holds its txg, so that its sync begins after the pointer is known. Every block that was is listed with its txg, and leaves the list by
-//! one way only: it is taken over by the sync of that txg, or that sync hands it out as unused; or the objset's contents are given up, so
-//! that no sync will come. A layer that changes forgets its pointer, never the list.
+//! **Invariants.** What is written ahead is what the log's record is about, all of it and nothing
+//! else: a block that a later operation has changed meanwhile is left alone, so that a replay gives
+//! no operation's data before its turn. A block is written ahead only by who holds its txg, so that
+//! its sync begins after the pointer is known. Every block that was is listed with its txg, and
+//! leaves the list by one way only: it is taken over by the sync of that txg, or that sync hands it
+//! out as unused; or the objset's contents are given up, so that no sync will come. A layer that
+//! changes forgets its pointer, never the list.
 //!
-//! **Crash.** Before the txg is synced no space map knows of the block; who imports claims what the log leads to. Afterwards it is
-//! the tree's, or free, and the log's records of that txg count for nothing.
+//! **Crash.** Before the txg is synced no space map knows of the block; who imports claims what the
+//! log leads to. Afterwards it is the tree's, or free, and the log's records of that txg count for
+//! nothing.
 //!
 //! **Deliberately absent.** Blocks that would have to be read first, that become holes or fit into
 //! their pointer, that have no checksum (who claims them could not tell whether they were written),

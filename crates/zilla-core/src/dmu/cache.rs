@@ -1,8 +1,8 @@
 //! The dbuf cache: how many clean blocks stay decompressed and ready beside their dnodes.
 //!
-//! A clock: blocks enter at the back; the hand takes from the front, gives a block that was used since a second round, and
-//! makes dnodes forget the others. What it forgets is usually still in the ARC. Dirty blocks do not count here; the txg
-//! limits them.
+//! A clock: blocks enter at the back; the hand takes from the front, gives a block that was used
+//! since a second round, and makes dnodes forget the others. What it forgets is usually still in
+//! the ARC. Dirty blocks do not count here; the txg limits them.
 
 use super::counts::StreamStats;
 use super::dnode::Dnode;
@@ -59,7 +59,8 @@ impl DbufCounts {
 
 /// A block that holds no data still costs its bookkeeping.
 const OVERHEAD: usize = 256;
-/// So that an operation which needs several huge blocks at once can finish however small the limit is.
+/// So that an operation which needs several huge blocks at once can finish however small the limit
+/// is.
 const MIN_ENTRIES: usize = 64;
 
 impl DbufCache {
@@ -116,7 +117,8 @@ impl DbufCache {
     }
 
     fn shrink(&self) {
-        // Each block is looked at once, and the newest not at all: whoever loaded it is about to use it.
+        // Each block is looked at once, and the newest not at all: whoever loaded it is about to
+        // use it.
         let mut tries = self.clock.lock().len().saturating_sub(1);
         while tries > 0 && self.bytes() > self.limit.load(Ordering::Relaxed) {
             tries -= 1;

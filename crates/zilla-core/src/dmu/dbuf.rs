@@ -1,9 +1,10 @@
-//! A level-0 block in memory: what is on disk (the *base*) and, on top of it, one *layer* a txg that changed it.
+//! A level-0 block in memory: what is on disk (the *base*) and one *layer* a txg that changed it.
 //!
-//! This is where writes learn not to read. A write into an uncached record lands in a partial layer that knows which of
-//! its bytes are valid, and returns. Whoever needs the rest (a reader, or the sync of that txg if nothing filled the
-//! record meanwhile) asks for the base; nobody else ever does. Layers keep txgs apart: a write in the open txg puts a
-//! new, initially empty, layer above the one being synced, so that nothing is copied and nobody waits.
+//! This is where writes learn not to read. A write into an uncached record lands in a partial layer
+//! that knows which of its bytes are valid, and returns. Whoever needs the rest (a reader, or the
+//! sync of that txg if nothing filled the record meanwhile) asks for the base; nobody else ever
+//! does. Layers keep txgs apart: a write in the open txg puts a new, initially empty, layer above
+//! the one being synced, so that nothing is copied and nobody waits.
 //!
 //! ```text
 //!   layer txg 12 (open)       [....WWWW........]   partial: valid bytes W
@@ -19,9 +20,10 @@
 //! known only while it does not change. A crash loses layers, which is what a txg that was not
 //! synced means.
 //!
-//! A layer that its txg's sync could not put on disk, because what it lies on cannot be read, becomes the *held* layer
-//! ([`HELD`]): below all others, until the base can be read or nothing of it is needed any more (`held.rs`). Such a layer, and one that is
-//! postponed, has no cloned block under it but that block's bytes: only the sync of the txg that cloned it may point to the block.
+//! A layer that its txg's sync could not put on disk, because what it lies on cannot be read,
+//! becomes the *held* layer ([`HELD`]): below all others, until the base can be read or nothing of
+//! it is needed any more (`held.rs`). Such a layer, and one that is postponed, has no cloned block
+//! under it but that block's bytes: only the sync of the txg that cloned it may point to the block.
 
 use super::range::RangeSet;
 use crate::types::Txg;
@@ -53,8 +55,9 @@ enum LayerData {
 /// A write of no more than this part of its block is small.
 const SMALL: usize = 16;
 
-/// The bytes of a record that a txg has written. As long as they are one small write they have a buffer of its size: to be given
-/// 128 KiB for 8 costs a small random write more page faults than anything else it does.
+/// The bytes of a record that a txg has written. As long as they are one small write they have a
+/// buffer of its size: to be given 128 KiB for 8 costs a small random write more page faults than
+/// anything else it does.
 struct Partial {
     /// Where in the block the buffer begins.
     start: usize,
@@ -88,7 +91,8 @@ impl Partial {
         self.valid.insert(off as u64, (off + data.len()) as u64);
     }
 
-    /// The block has become longer. Beyond its old end it was zeroes only if nothing below is longer, so the new part is a gap.
+    /// The block has become longer. Beyond its old end it was zeroes only if nothing below is
+    /// longer, so the new part is a gap.
     fn grow(&mut self, blksz: usize) {
         if self.buf.len() == self.len {
             self.buf = copied(&self.buf, blksz);
@@ -254,7 +258,8 @@ impl Dbuf {
         self.layers.iter().any(|l| l.txg == txg && l.under().is_some())
     }
 
-    /// Gives the layer of `txg` the bytes of the cloned block that it lies on, if it does; false if these were not read.
+    /// Gives the layer of `txg` the bytes of the cloned block that it lies on, if it does; false if
+    /// these were not read.
     #[must_use]
     pub(crate) fn detach(&mut self, txg: Txg) -> bool {
         let Some(layer) = self.layers.iter_mut().find(|l| l.txg == txg) else { return true };
@@ -287,7 +292,7 @@ impl Dbuf {
         self.layers.first().is_some_and(|l| l.under().is_some())
     }
 
-    /// Copies the newest contents out; false (and `out` undefined) if the base is needed and not in memory.
+    /// Copies the newest contents out; false (`out` undefined) if the base is needed and absent.
     #[must_use]
     pub(crate) fn read(&self, off: usize, out: &mut [u8]) -> bool {
         self.read_below(self.layers.len(), off, out)
@@ -367,7 +372,7 @@ impl Dbuf {
         }
     }
 
-    /// The newest contents by reference, where they are one whole buffer (the usual case for metadata).
+    /// The newest contents by reference, where they are one whole buffer (as metadata usually is).
     pub(crate) fn slice(&self) -> Option<&[u8]> {
         match self.layers.last().map(|l| &l.data) {
             Some(LayerData::Full(buf)) => Some(buf),
@@ -464,7 +469,7 @@ impl Dbuf {
         }
     }
 
-    /// The layer of `txg`, writable and `blksz` long, made if need be for a write of so many bytes at `off`.
+    /// The layer of `txg`, `blksz` long, made if need be for a write of so many bytes at `off`.
     fn top(&mut self, txg: Txg, blksz: usize, off: usize, write: usize) -> &mut Layer {
         debug_assert!(self.layers.last().is_none_or(|l| l.txg <= txg), "a write into an older txg");
         if self.layers.last().is_none_or(|l| l.txg < txg) {
@@ -492,15 +497,16 @@ impl Dbuf {
         layer
     }
 
-    /// Hands out what `txg` leaves on disk. The layer stays, frozen, until [`Dbuf::synced`]. Where the txg changed nothing, it is
-    /// the held layer that is to be tried again.
+    /// Hands out what `txg` leaves on disk. The layer stays, frozen, until [`Dbuf::synced`]. Where
+    /// the txg changed nothing, it is the held layer that is to be tried again.
     pub(crate) fn freeze(&mut self, txg: Txg) -> Option<Frozen> {
         let at = self.layers.iter().position(|l| l.txg == txg).or_else(|| self.is_held().then_some(0))?;
         debug_assert!(self.layers[..at].iter().all(|l| l.txg == HELD), "older layers must have been synced");
         Some(self.freeze_at(at))
     }
 
-    /// What has become of the read that was put off when `txg` first wrote into the block, if one was. To be asked before [`Dbuf::freeze`].
+    /// What has become of the read that was put off when `txg` first wrote into the block, if one
+    /// was. To be asked before [`Dbuf::freeze`].
     pub(crate) fn fate(&self, txg: Txg) -> Option<Fate> {
         let layer = self.layers.iter().find(|l| l.txg == txg)?;
         match (layer.fault, &layer.data) {
@@ -514,7 +520,8 @@ impl Dbuf {
         }
     }
 
-    /// Whether the sync of `txg` must read the base. False as long as an older txg's layer is there: its sync brings the base.
+    /// Whether the sync of `txg` must read the base. False as long as an older txg's layer is
+    /// there: its sync brings the base.
     pub(crate) fn lacks_base(&self, txg: Txg) -> bool {
         let bottom = self.layers.first().filter(|l| l.txg == txg);
         let sees_it = |l: &Layer| matches!(l.data, LayerData::Partial(_)) && l.under().is_none();
@@ -546,7 +553,8 @@ impl Dbuf {
         }
     }
 
-    /// The layer of `txg` cannot be put on disk: it is held, over what was held before. It was [detached](Dbuf::detach), or is given up.
+    /// The layer of `txg` cannot be put on disk: it is held, over what was held before. It was
+    /// [detached](Dbuf::detach), or is given up.
     pub(crate) fn hold(&mut self, txg: Txg) {
         let Some(at) = self.layers.iter().position(|l| l.txg == txg) else { return };
         let upper = self.layers.remove(at);
@@ -568,7 +576,8 @@ impl Dbuf {
         self.layers.retain(|l| l.txg != txg);
     }
 
-    /// The layer of `txg`, which was [detached](Dbuf::detach), is to be synced with the next txg's: its object cannot be written in this one.
+    /// The layer of `txg`, which was [detached](Dbuf::detach), is to be synced with the next txg's:
+    /// its object cannot be written in this one.
     pub(crate) fn postpone(&mut self, txg: Txg) {
         let Some(at) = self.layers.iter().position(|l| l.txg == txg) else { return };
         let next = txg.next();
@@ -608,7 +617,8 @@ impl Dbuf {
         Frozen::Data(frozen)
     }
 
-    /// What `txg` has made of the block so far, to be written now; None if there is nothing to write, or it would have to be read first.
+    /// What `txg` has made of the block so far, to be written now; None if there is nothing to
+    /// write, or it would have to be read first.
     pub(crate) fn ahead(&mut self, txg: Txg) -> Option<Ahead> {
         let at = self.layers.iter().position(|l| l.txg == txg)?;
         match self.freeze_at(at) {
@@ -617,8 +627,9 @@ impl Dbuf {
         }
     }
 
-    /// What [`Dbuf::ahead`] gave out is on its way to where `bp` says. Of no interest if the contents have changed meanwhile. (The
-    /// caller still has `data`, so no other buffer can be at its address.)
+    /// What [`Dbuf::ahead`] gave out is on its way to where `bp` says. Of no interest if the
+    /// contents have changed meanwhile. (The caller still has `data`, so no other buffer can be at
+    /// its address.)
     pub(crate) fn set_ahead(&mut self, txg: Txg, data: &Bytes, bp: BlkPtr) {
         let layer = self.layers.iter_mut().find(|l| l.txg == txg);
         if let Some(l) = layer.filter(|l| matches!(&l.data, LayerData::Frozen(b) if is_same(b, data))) {

@@ -1,12 +1,13 @@
 //! How code that must not block meets a block that is not in memory.
 //!
-//! Operations on metadata (a ZAP, a directory, a znode) are plain functions over what is in memory. One that meets
-//! something missing returns [`Stop::Need`], having changed nothing; [`resident`] then loads it, without any lock held, and
-//! runs the operation again. A cache hit is thus a function call with no task and no allocation, locks are never held
-//! across a wait, and a client may be dropped at any await because nothing is half done.
+//! Operations on metadata (a ZAP, a directory, a znode) are plain functions over what is in memory.
+//! One that meets something missing returns [`Stop::Need`], having changed nothing; [`resident`]
+//! then loads it, without any lock held, and runs the operation again. A cache hit is thus a
+//! function call with no task and no allocation, locks are never held across a wait, and a client
+//! may be dropped at any await because nothing is half done.
 //!
-//! The rule for operations that change something: look at everything first, change afterwards. Once an operation has made its first change
-//! it may no longer return `Need`.
+//! The rule for operations that change something: look at everything first, change afterwards. Once
+//! an operation has made its first change it may no longer return `Need`.
 
 use super::dnode::Dnode;
 use super::objset::Objset;

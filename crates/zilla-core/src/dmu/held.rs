@@ -6,20 +6,24 @@
 //! redundancy, the damage is this object's and not the pool's: the sync leaves the old pointer,
 //! keeps what it has in memory, and goes on.
 //!
-//! - A *held block* has its bytes in the held layer of its dbuf. Readers see them; what they do not cover is an error. Any later
-//!   sync that finds the rest readable, or all of the block overwritten, writes it.
-//! - A *held free* is a range that reads as zeroes here and whose pointers stand in an indirect block that cannot be read. Where all of
-//!   such a block was freed its pointer is taken out instead, and the space below it stays allocated: what lies there is not known,
-//!   so nothing can be freed twice.
+//! - A *held block* has its bytes in the held layer of its dbuf. Readers see them; what they do not
+//!   cover is an error. Any later sync that finds the rest readable, or all of the block
+//!   overwritten, writes it.
+//! - A *held free* is a range that reads as zeroes here and whose pointers stand in an indirect
+//!   block that cannot be read. Where all of such a block was freed its pointer is taken out
+//!   instead, and the space below it stays allocated: what lies there is not known, so nothing can
+//!   be freed twice.
 //! - A *postponed* object is synced with the next txg.
 //!
-//! A cloned block that is held, or is a postponed object's, is read by the sync that cannot point to it. Later it may be gone: only that
-//! sync counts the pointer among those that keep the block, and what the block's owner does is not known here. From then on its bytes are
-//! held, as if they had been written. If they cannot be read, or would be too much, the clone is lost.
+//! A cloned block that is held, or is a postponed object's, is read by the sync that cannot point
+//! to it. Later it may be gone: only that sync counts the pointer among those that keep the block,
+//! and what the block's owner does is not known here. From then on its bytes are held, as if they
+//! had been written. If they cannot be read, or would be too much, the clone is lost.
 //!
-//! While any of it is there an fsync of the object fails, and a sync of all its objset does; each [`RETRY`] a sync tries again. What is
-//! held of one objset is at most [`MAX_HELD`]; beyond it a block is *lost*: its layer is dropped and its object named in the log.
-//! Until the block is written anew or freed, or the objset is closed, an fsync fails for it too.
+//! While any of it is there an fsync of the object fails, and a sync of all its objset does; each
+//! [`RETRY`] a sync tries again. What is held of one objset is at most [`MAX_HELD`]; beyond it a
+//! block is *lost*: its layer is dropped and its object named in the log. Until the block is
+//! written anew or freed, or the objset is closed, an fsync fails for it too.
 //!
 //! In the MOS nothing is held: what stands there must agree with itself, so a sync that cannot read
 //! it fails.
@@ -97,7 +101,8 @@ pub(crate) enum KeptPart {
 /// Of an objset: who holds something, has lost something or waits, and how much is held.
 #[derive(Default)]
 pub(crate) struct Holders {
-    /// They get off the list in syncing context only, where they also get on it. Taken under the dnodes' locks.
+    /// They get off the list in syncing context only, where they also get on it. Taken under the
+    /// dnodes' locks.
     dnodes: Mutex<Vec<Arc<Dnode>>>,
     bytes: AtomicUsize,
     tried: Mutex<Duration>,
@@ -131,7 +136,8 @@ impl Holders {
 }
 
 impl Inner {
-    /// Holds what `txg` made of a block; false if that would be too much, or is not known, and it is lost.
+    /// Holds what `txg` made of a block; false if that would be too much, or is not known, and it
+    /// is lost.
     fn hold(&mut self, blkid: u64, txg: Txg, Holders { bytes, .. }: &Holders) -> bool {
         let before = self.held.blocks.remove(&blkid).unwrap_or(0);
         bytes.fetch_sub(before, Ordering::Relaxed);
@@ -188,7 +194,8 @@ impl Dnode {
         }
     }
 
-    /// Reads the cloned block that `txg` has put somewhere, if it has and there is room to hold it beside so many bytes.
+    /// Reads the cloned block that `txg` has put somewhere, if it has and there is room to hold it
+    /// beside so many bytes.
     async fn read_clone(self: &Arc<Self>, blkid: u64, txg: Txg, held: usize) {
         if held + self.blksz() as usize > MAX_HELD {
             return;

@@ -1,11 +1,14 @@
-//! Brings an object's blocks into memory: data, indirect blocks, what is cloned and not synced, the spill block.
+//! Brings an object's blocks into memory: data, indirect blocks, what is cloned and not synced, the
+//! spill block.
 //!
-//! A read waits with no lock held, so a sync may publish a newer state meanwhile. What was read is taken only if the dnode's
-//! generation is still that of the lookup; otherwise the lookup is done again. Nothing here changes what is on disk.
+//! A read waits with no lock held, so a sync may publish a newer state meanwhile. What was read is
+//! taken only if the dnode's generation is still that of the lookup; otherwise the lookup is done
+//! again. Nothing here changes what is on disk.
 //!
 //! Who wants a block that is being read ahead waits for that, if more is to be done with it than to
 //! read it. I/O is shared by all who ask for the same place in any case, but each would decrypt and
-//! decompress what came; and the two go through a file side by side, so all of it would be done twice.
+//! decompress what came; and the two go through a file side by side, so all of it would be done
+//! twice.
 
 use super::dbuf::Base;
 use super::dnode::{Dnode, Spill};
@@ -95,8 +98,8 @@ impl Dnode {
         self.load_as(0, blkid, Priority::SyncRead, Why::WantedOnce)
     }
 
-    /// Brings a block into memory before anybody wants it. To be called in a task of its own: others
-    /// may wait for it.
+    /// Brings a block into memory before anybody wants it. To be called in a task of its own:
+    /// others may wait for it.
     pub(super) async fn load_ahead(self: &Arc<Self>, level: u8, blkid: u64) -> Result<()> {
         self.load_as(level, blkid, Priority::SyncRead, Why::Ahead).await
     }

@@ -2,9 +2,9 @@
 //!
 //! **Floor 6.** It stands on a `BlockStore`, whichever that is.
 //!
-//! An *objset* is an array of objects: a file system, a volume, or the pool's own metadata (the MOS). On disk it is one block
-//! (`ObjsetPhys`) whose meta-dnode's data is the array of dnodes; each dnode is the root of a tree of indirect blocks
-//! with the object's data as leaves.
+//! An *objset* is an array of objects: a file system, a volume, or the pool's own metadata (the
+//! MOS). On disk it is one block (`ObjsetPhys`) whose meta-dnode's data is the array of dnodes;
+//! each dnode is the root of a tree of indirect blocks with the object's data as leaves.
 //!
 //! ```text
 //!   ObjsetPhys -> meta-dnode -> indirect ... -> dnode blocks: [dnode 1][dnode 2]...
@@ -12,24 +12,32 @@
 //!                                                    +-> indirect ... -> data
 //! ```
 //!
-//! In memory an object has its latest state for callers and one record a txg of what changed (`dnode`), its blocks carry one
-//! layer a txg (`dbuf`), and nothing ever waits to read before it writes. A sync (`sync`) takes everything one txg changed, level by
-//! level, as a few large batches: level-0 blocks of all objects, then their parents, up to the one block whose pointer
-//! is the result. What it must read for that, the reads that writes put off, begins in disk order when the txg is closed (`resolve`). Code that must look before it changes uses `fault`; files and volumes read and write their objects by `stream`.
+//! In memory an object has its latest state for callers and one record a txg of what changed
+//! (`dnode`), its blocks carry one layer a txg (`dbuf`), and nothing ever waits to read before it
+//! writes. A sync (`sync`) takes everything one txg changed, level by level, as a few large
+//! batches: level-0 blocks of all objects, then their parents, up to the one block whose pointer is
+//! the result. What it must read for that, the reads that writes put off, begins in disk order when
+//! the txg is closed (`resolve`). Code that must look before it changes uses `fault`; files and
+//! volumes read and write their objects by `stream`.
 //!
-//! **Invariants.** Blocks are never overwritten in place: a sync writes new blocks and hands out the old pointers as *killed*, so that
-//! until the uberblock is replaced the old tree is whole, and a crash at any point leaves it. The synced state in memory equals
-//! what the last sync returned. A txg's layers are on the bottom when it is synced, because txgs are synced in order.
+//! **Invariants.** Blocks are never overwritten in place: a sync writes new blocks and hands out
+//! the old pointers as *killed*, so that until the uberblock is replaced the old tree is whole, and
+//! a crash at any point leaves it. The synced state in memory equals what the last sync returned. A
+//! txg's layers are on the bottom when it is synced, because txgs are synced in order.
 //!
-//! **Lock order.** An objset's dnode table, then a dnode, then the dirty lists and the dbuf cache. No lock is held while waiting.
+//! **Lock order.** An objset's dnode table, then a dnode, then the dirty lists and the dbuf cache.
+//! No lock is held while waiting.
 //!
-//! What a sync cannot put on disk because the old state cannot be read is the object's trouble, not the pool's (`held`).
+//! What a sync cannot put on disk because the old state cannot be read is the object's trouble, not
+//! the pool's (`held`).
 //!
 //! Who frees much frees it in parts, a txg each (`parts`).
 //!
-//! A block that the intent log had written before its txg's sync (`ahead`) is taken over by that sync, or freed by it.
+//! A block that the intent log had written before its txg's sync (`ahead`) is taken over by that
+//! sync, or freed by it.
 //!
-//! **Deliberately absent.** There are no per-block write states, no rewrite records, no holds that make a reader wait for a writer.
+//! **Deliberately absent.** There are no per-block write states, no rewrite records, no holds that
+//! make a reader wait for a writer.
 
 mod ahead;
 mod cache;

@@ -1,10 +1,12 @@
 //! How many objects a pool keeps in memory that nobody uses.
 //!
-//! Every objset remembers the dnodes that were looked at, and every file system the files they are of, only to find them again. All of a
-//! pool's tables share one limit, since one may have a million files and each of a thousand some hundreds. When there are more, each
-//! lets go of what is clean and in nobody's hand; the rest goes when its txg is synced, or its user, is gone.
+//! Every objset remembers the dnodes that were looked at, and every file system the files they are
+//! of, only to find them again. All of a pool's tables share one limit, since one may have a
+//! million files and each of a thousand some hundreds. When there are more, each lets go of what is
+//! clean and in nobody's hand; the rest goes when its txg is synced, or its user, is gone.
 //!
-//! **Lock order.** The list of tables comes before a table's own locks; it is asked for with none of these held.
+//! **Lock order.** The list of tables comes before a table's own locks; it is asked for with none
+//! of these held.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,8 +1,9 @@
 //! An objset in memory: its objects by number, and the allocation of new ones.
 //!
-//! Numbers are handed out in ascending order from a cursor, which goes back to the lowest number freed by each sync. A number
-//! is free when its slot on disk is free *and* no object of that number is in memory: an object freed in a txg that is not synced
-//! stays in the table until its slot is free on disk, so a number never means two objects at once.
+//! Numbers are handed out in ascending order from a cursor, which goes back to the lowest number
+//! freed by each sync. A number is free when its slot on disk is free *and* no object of that
+//! number is in memory: an object freed in a txg that is not synced stays in the table until its
+//! slot is free on disk, so a number never means two objects at once.
 
 use super::cache::DbufCache;
 use super::counts::ObjsetStats;
@@ -113,7 +114,8 @@ pub struct Objset {
 const SPECIAL: [ObjectId; 3] = [ObjectId::USERUSED, ObjectId::GROUPUSED, ObjectId::PROJECTUSED];
 
 impl Drop for Objset {
-    /// What is dirty and will not be synced any more (the pool lost its disks) holds the dnodes, and those the list they are on.
+    /// What is dirty and will not be synced any more (the pool lost its disks) holds the dnodes,
+    /// and those the list they are on.
     fn drop(&mut self) {
         self.shared.dirty.iter().for_each(|d| d.lock().clear());
         self.shared.held.clear();
@@ -181,7 +183,8 @@ impl Objset {
         phys.meta_dnode = DnodePhys {
             otype: object_type::DMU_OT_DNODE,
             indblkshift: DN_MAX_INDBLKSHIFT,
-            // The MOS is synced several times a txg and only by the sync task: its tree grows as it needs.
+            // The MOS is synced several times a txg and only by the sync task: its tree grows as it
+            // needs.
             nlevels: if id == 0 { 1 } else { meta_levels() },
             nblkptr: 3,
             datablkszsec: (DNODE_BLOCK_SIZE >> 9) as u16,
@@ -288,7 +291,8 @@ impl Objset {
         *self.owner.lock() = Some(f);
     }
 
-    /// Changes the objset's flags or intent log header; they reach the disk with the next sync that writes anything.
+    /// Changes the objset's flags or intent log header; they reach the disk with the next sync that
+    /// writes anything.
     pub fn with_phys<R>(&self, f: impl FnOnce(&mut ObjsetPhys) -> R) -> R {
         f(&mut self.phys.lock())
     }
@@ -370,7 +374,8 @@ impl Objset {
         self.dnodes.lock().get(&id).cloned()
     }
 
-    /// Whether one of its blocks is the one that `bp` leads to, as of the last sync; false where that is not in memory.
+    /// Whether one of its blocks is the one that `bp` leads to, as of the last sync; false where
+    /// that is not in memory.
     pub(crate) fn points_to(&self, at: Bookmark, bp: &BlkPtr) -> bool {
         let Ok(level) = u8::try_from(at.level) else { return false };
         let id = ObjectId(at.object);
@@ -487,7 +492,8 @@ impl Objset {
         let _ = self.cursor.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Whether the pointer to a dnode block says that all its dnodes are in use, so that it need not be read.
+    /// Whether the pointer to a dnode block says that all its dnodes are in use, so that it need
+    /// not be read.
     fn block_is_full(&self, blkid: u64, from: u64) -> Now<bool> {
         // Only worth asking on entering a block.
         if !from.is_multiple_of(DNODES_PER_BLOCK) {

@@ -21,7 +21,8 @@ fn zeroes(mut len: usize, out: &mut impl Extend<Bytes>) {
 }
 
 impl Inner {
-    /// Whether a block's newest contents are a hole, and the first block after it of which that is not known to be true too.
+    /// Whether a block's newest contents are a hole, and the first block after it of which that is
+    /// not known to be true too.
     fn extent(&self, blkid: u64) -> Result<(bool, u64), (u8, u64)> {
         if let Some(db) = self.dbufs.get(&blkid)
             && (!db.is_clean() || db.base_known())
@@ -76,10 +77,12 @@ enum Piece {
 }
 
 impl Dnode {
-    /// What is at `off`, up to `len` bytes or the end of its block. What no single buffer holds `copy` takes, from a place in the block on.
+    /// What is at `off`, up to `len` bytes or the end of its block. What no single buffer holds
+    /// `copy` takes, from a place in the block on.
     ///
-    /// A block that only the block cache has is read there. It gets no dbuf unless it must be decompressed: a reader of small pieces here
-    /// and there would only drive others out, at several times the cost of the read itself.
+    /// A block that only the block cache has is read there. It gets no dbuf unless it must be
+    /// decompressed: a reader of small pieces here and there would only drive others out, at
+    /// several times the cost of the read itself.
     fn piece(
         self: &Arc<Self>,
         off: u64,
@@ -114,7 +117,8 @@ impl Dnode {
         drop(inner);
         let Some(data) = self.shared.store.cached(&bp, self.shared.objset) else { return need() };
         if bp.compress() != Compress::Off as u8 {
-            // If a newer version was published since, this one was still the newest when the read began.
+            // If a newer version was published since, this one was still the newest when the read
+            // began.
             let _ = self.install(0, blkid, Some(data.clone()), generation);
         }
         Ok(Piece::Shared(data, within, n))
@@ -175,7 +179,8 @@ impl Dnode {
         Ok(())
     }
 
-    /// The blocks from `from` up to `to` as runs: where each ends, and whether it is a hole (as everything behind the last block is).
+    /// The blocks from `from` up to `to` as runs: where each ends, and whether it is a hole (as
+    /// everything behind the last block is).
     pub fn runs(self: &Arc<Self>, from: u64, to: u64) -> Now<Vec<(u64, bool)>> {
         let inner = self.inner.lock();
         let mut out: Vec<(u64, bool)> = Vec::new();
@@ -193,7 +198,8 @@ impl Dnode {
         Ok(out)
     }
 
-    /// The first block from `from` on that holds data, or that is a hole (as everything behind the last block is).
+    /// The first block from `from` on that holds data, or that is a hole (as everything behind the
+    /// last block is).
     pub fn next_block(self: &Arc<Self>, from: u64, hole: bool) -> Now<Option<u64>> {
         let inner = self.inner.lock();
         let max = inner.head.maxblkid;

@@ -1,24 +1,28 @@
 //! Deferred copy-on-write faults: the reads that writes in part put off, and what becomes of them.
 //!
-//! A write into a part of a record that is not in memory reads nothing (`dbuf`). What it lacks is needed at the latest when its txg is synced,
-//! and that is known when the txg is closed: nothing can complete the record any more. Then a [`Resolver`] takes all such records of
-//! all datasets, reads the indirect blocks that lead to what the txg changed, and after them the records, in the order of the disks and
-//! many at a time. The sync begins at the same time with what is complete; where it comes to a record that is being read, both share one I/O,
-//! which gets the sync's urgency.
+//! A write into a part of a record that is not in memory reads nothing (`dbuf`). What it lacks is
+//! needed at the latest when its txg is synced, and that is known when the txg is closed: nothing
+//! can complete the record any more. Then a [`Resolver`] takes all such records of all datasets,
+//! reads the indirect blocks that lead to what the txg changed, and after them the records, in the
+//! order of the disks and many at a time. The sync begins at the same time with what is complete;
+//! where it comes to a record that is being read, both share one I/O, which gets the sync's
+//! urgency.
 //!
 //! ```text
 //!   txg closed --> gather: [obj 1: 7, 9] [obj 4: 0] --> indirect blocks --> sorted by vdev and offset --> dbufs' bases
 //!        \-------> sync: records that are complete are written ............ then those that lacked something
 //! ```
 //!
-//! **Invariants.** It only brings bases into memory, as any reader does: without it a sync comes to the same result. A record is looked at again
-//! before its read begins, so that nothing is read that has become known meanwhile; below an older txg's layer nothing is read,
-//! because that txg's sync brings the base. Each fault is counted once, by the sync of its txg.
+//! **Invariants.** It only brings bases into memory, as any reader does: without it a sync comes to
+//! the same result. A record is looked at again before its read begins, so that nothing is read
+//! that has become known meanwhile; below an older txg's layer nothing is read, because that txg's
+//! sync brings the base. Each fault is counted once, by the sync of its txg.
 //!
 //! **Crash.** Nothing is changed here.
 //!
-//! **Deliberately absent.** Who meets an error says nothing: the sync meets it again, and knows what to do (`held`). Old contents below ranges
-//! that are freed are not read ahead; a free reads its indirect blocks itself.
+//! **Deliberately absent.** Who meets an error says nothing: the sync meets it again, and knows
+//! what to do (`held`). Old contents below ranges that are freed are not read ahead; a free reads
+//! its indirect blocks itself.
 
 use super::dbuf::Fate;
 use super::dnode::Dnode;

@@ -1,8 +1,9 @@
 //! The bytes of one object as a stream: what files and volumes have in common.
 //!
-//! A reader that goes on where it stopped ([`Cursor`]) finds what comes next in memory already. A write takes over the caller's buffers
-//! where they hold whole records and copies only the ragged ends; it never reads. [`in_tx`](super::in_tx) is the loop such operations run in.
-//! Freeing a range, whose ends may be anywhere, is [`Dnode::free_range`].
+//! A reader that goes on where it stopped ([`Cursor`]) finds what comes next in memory already. A
+//! write takes over the caller's buffers where they hold whole records and copies only the ragged
+//! ends; it never reads. [`in_tx`](super::in_tx) is the loop such operations run in. Freeing a
+//! range, whose ends may be anywhere, is [`Dnode::free_range`].
 //!
 //! **Crash.** All a call changes lies in the caller's txg.
 
@@ -35,8 +36,8 @@ const AHEAD_TASK: u64 = 1 << 20;
 pub(crate) struct Written {
     pub at: u64,
     pub data: Bytes,
-    /// How many of its bytes were handed over and count as dirty data from now on. Those of a record that was dirty before take the place
-    /// of others, which a log record may still hold.
+    /// How many of its bytes were handed over and count as dirty data from now on. Those of a
+    /// record that was dirty before take the place of others, which a log record may still hold.
     pub shared: u64,
 }
 
@@ -88,7 +89,8 @@ impl Dnode {
         if len == 0 { 0 } else { (off + (len - 1)) / blksz + 1 - off / blksz }
     }
 
-    /// Begins to load what a sequential reader of `len` bytes at `off` will ask for next; the object's contents end at `size`.
+    /// Begins to load what a sequential reader of `len` bytes at `off` will ask for next; the
+    /// object's contents end at `size`.
     pub(crate) fn read_ahead(self: &Arc<Self>, env: &Env, cursor: &Cursor, off: u64, len: u64, size: u64) {
         let wanted = Prefetch::from_prop(self.shared.prefetch.load(Ordering::Relaxed).into());
         if crate::tunables::PREFETCH_DISABLE.get() != 0 || wanted == Prefetch::None {
@@ -115,7 +117,8 @@ impl Dnode {
                 let (stats, blocks) = (&dnode.shared.cache.streams, to + 1 - from);
                 count(&stats.ahead_blocks, blocks);
                 count(&stats.ahead_active, blocks);
-                // A block that cannot be read will be asked for again by whoever needs it, and report why.
+                // A block that cannot be read will be asked for again by whoever needs it, and
+                // report why.
                 let _ = join_all((from..=to).map(|b| dnode.load_ahead(level, b))).await;
                 stats.ahead_active.fetch_sub(blocks, Ordering::Relaxed);
             });
@@ -149,8 +152,8 @@ impl Dnode {
         off / blksz..=last
     }
 
-    /// Writes buffers, one behind the other. Returns the same bytes in pieces of which none holds a part only of a record that is
-    /// written whole.
+    /// Writes buffers, one behind the other. Returns the same bytes in pieces of which none holds a
+    /// part only of a record that is written whole.
     pub(crate) fn write_pieces(
         self: &Arc<Self>,
         tx: &Tx,
@@ -168,7 +171,8 @@ impl Dnode {
         placed(off, &pieces).map(write).collect()
     }
 
-    /// Writes with whole records handed over and the ragged ends copied. Returns what [`Written::shared`] is.
+    /// Writes with whole records handed over and the ragged ends copied. Returns what
+    /// [`Written::shared`] is.
     pub(crate) fn write_records(self: &Arc<Self>, tx: &Tx, off: u64, data: &Bytes) -> u64 {
         let blksz = u64::from(self.blksz());
         let (mut done, mut shared) = (0, 0);

@@ -1,7 +1,8 @@
-//! Objects against plain byte arrays, over three txgs at once, with syncs, loss of caches and reopening.
+//! Objects against plain byte arrays, over three txgs at once, with syncs, loss of caches and
+//! reopening.
 //!
-//! This is the test for the part where asynchronous writes are hard: a write, a truncate and a free of the same blocks in
-//! three txgs, one of which is being synced while the others change.
+//! This is the test for the part where asynchronous writes are hard: a write, a truncate and a free
+//! of the same blocks in three txgs, one of which is being synced while the others change.
 
 use super::testing::Harness;
 use super::*;
@@ -25,7 +26,8 @@ enum Op {
     Truncate(u64),
     Read(u64, usize),
     NextTxg,
-    /// Sync the oldest closed txg, with `n` further operations of the open txg in between its steps.
+    /// Sync the oldest closed txg, with `n` further operations of the open txg in between its
+    /// steps.
     Sync,
     DropCaches,
     Reopen,
@@ -177,7 +179,8 @@ fn a_write_into_an_uncached_record_reads_nothing_until_its_sync() {
     dn.write(&h.tx(), 3 * 131072, &[3; 100]);
     assert_eq!(h.store.reads.load(std::sync::atomic::Ordering::Relaxed), before, "a write has read");
     block_on(h.sync_open());
-    // Record 1 was filled by later writes and needs nothing; record 3 needs its indirect block and itself; the dnode block was read before.
+    // Record 1 was filled by later writes and needs nothing; record 3 needs its indirect block and
+    // itself; the dnode block was read before.
     let reads = h.store.reads.load(std::sync::atomic::Ordering::Relaxed) - before;
     assert!(reads <= 2, "{reads} reads where two suffice");
     let mut out = vec![0; 4 * 131072];
@@ -216,7 +219,8 @@ fn a_tree_that_grows_by_several_levels_keeps_what_is_not_freed() {
     assert_eq!((firsts, dn.phys().nlevels), ([7, 0, 7], 4));
 }
 
-/// Found by the pools of an attacker: what lies behind the end that a dnode names was left of a file that was removed.
+/// Found by the pools of an attacker: what lies behind the end that a dnode names was left of a
+/// file that was removed.
 #[test]
 fn of_a_freed_object_nothing_is_left_behind_its_end() {
     let mut h = Harness::new(2);
@@ -243,7 +247,8 @@ fn a_dirty_record_counts_whole_and_once_a_txg() {
         dn.write(&block_on(txgs.assign()).unwrap(), off, b"a few");
     }
     assert_eq!(txgs.dirty_bytes(), 2 * (128 << 10));
-    // The ends of a hole are written in part, too; and what says that the rest is free takes a little.
+    // The ends of a hole are written in part, too; and what says that the rest is free takes a
+    // little.
     let described = txgs.waiting_bytes() - txgs.dirty_bytes();
     dn.free_range(&block_on(txgs.assign()).unwrap(), 100_000, 131_072 * 7 - 100_000 + 50);
     assert_eq!(txgs.dirty_bytes(), 2 * (128 << 10), "both were dirty");

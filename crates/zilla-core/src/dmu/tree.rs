@@ -1,8 +1,9 @@
 //! The tree of block pointers under a dnode, as of the last synced txg.
 //!
-//! A dnode with `nlevels` levels has 1-3 pointers to level `nlevels - 1`; an indirect block of level `n` holds `1 << epbs` pointers
-//! to level `n - 1`. The indirect blocks that are in memory are kept as bytes beside the dnode; only the sync task replaces
-//! them, as a whole, together with the dnode's own pointers.
+//! A dnode with `nlevels` levels has 1-3 pointers to level `nlevels - 1`; an indirect block of
+//! level `n` holds `1 << epbs` pointers to level `n - 1`. The indirect blocks that are in memory
+//! are kept as bytes beside the dnode; only the sync task replaces them, as a whole, together with
+//! the dnode's own pointers.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -79,7 +80,8 @@ pub(crate) fn levels_for(blkid: u64, nblkptr: u8, indblkshift: u8) -> u8 {
     levels
 }
 
-/// The pointer at index `i` of an indirect block. Past the end (a shorter block than the dnode promises) is a hole.
+/// The pointer at index `i` of an indirect block. Past the end (a shorter block than the dnode
+/// promises) is a hole.
 pub(crate) fn bp_at(block: &[u8], i: usize) -> BlkPtr {
     block
         .get(i << BLKPTR_SHIFT..(i + 1) << BLKPTR_SHIFT)

@@ -5,17 +5,21 @@
 //! which the head's own ZAP leads to; a value is 3 words long, or 12 where the pool has
 //! `bookmark_v2` and one of the later words is used.
 //!
-//! **Written since.** With the feature `bookmark_written` a bookmark also keeps the account from which `written#mark` is told, when the
-//! snapshot is long gone: what the snapshot referred to, and how much of that was freed before the next snapshot was taken (*FBN*, of
-//! `freed_before_next_snap`). What was freed later lies on the deadlists of later snapshots, if these have a key at the bookmark's txg.
-//! So three things are kept true:
+//! **Written since.** With the feature `bookmark_written` a bookmark also keeps the account from
+//! which `written#mark` is told, when the snapshot is long gone: what the snapshot referred to, and
+//! how much of that was freed before the next snapshot was taken (*FBN*, of
+//! `freed_before_next_snap`). What was freed later lies on the deadlists of later snapshots, if
+//! these have a key at the bookmark's txg. So three things are kept true:
 //!
-//! * a block that the head drops and that a bookmark after its latest snapshot knew is added to that bookmark's account ([`killed`](DslPool::bookmarks_killed));
-//! * when a snapshot goes, what it held back is added to the accounts of the bookmarks before it, and its key stays in the deadlists if
-//!   one of them is of its txg;
-//! * when a snapshot is taken, the head's new deadlist gets the keys of the bookmarks since the last one.
+//! * a block that the head drops and that a bookmark after its latest snapshot knew is added to
+//!   that bookmark's account ([`killed`](DslPool::bookmarks_killed));
+//! * when a snapshot goes, what it held back is added to the accounts of the bookmarks before it,
+//!   and its key stays in the deadlists if one of them is of its txg;
+//! * when a snapshot is taken, the head's new deadlist gets the keys of the bookmarks since the
+//!   last one.
 //!
-//! **In memory** each head keeps its bookmarks, sorted by txg. They are changed by the sync task only, together with the ZAP.
+//! **In memory** each head keeps its bookmarks, sorted by txg. They are changed by the sync task
+//! only, together with the ZAP.
 //!
 //! **Crash.** As with all of this layer: in the txg, or not at all.
 

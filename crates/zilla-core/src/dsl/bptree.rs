@@ -1,7 +1,8 @@
 //! The queue of destroyed datasets whose blocks are still to be freed (bptree).
 //!
-//! Destroying a dataset puts its root pointer here, and the blocks are freed a few each txg, from its tree. A bookmark in the
-//! entry says how far that has come, so that an import after a crash goes on instead of beginning again.
+//! Destroying a dataset puts its root pointer here, and the blocks are freed a few each txg, from
+//! its tree. A bookmark in the entry says how far that has come, so that an import after a crash
+//! goes on instead of beginning again.
 //!
 //! A tree with a damaged block stalls for [`PATIENCE`], as in OpenZFS: a device that is away may
 //! come back with a good copy. Then what lies below the damage is given up (what OpenZFS does with

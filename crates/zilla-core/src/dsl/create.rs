@@ -351,9 +351,9 @@ impl DslPool {
         }
     }
 
-    /// Where a dataset's contents begin. An encrypted one's are sealed: a root that is not, which only
-    /// somebody else can have put there, would be believed without its code, and what is written
-    /// after it would not be encrypted.
+    /// Where a dataset's contents begin. An encrypted one's are sealed: a root that is not, which
+    /// only somebody else can have put there, would be believed without its code, and what is
+    /// written after it would not be encrypted.
     async fn root_pointer(&self, ds: &DslDataset) -> Result<BlkPtr> {
         let bp = ds.phys().bp;
         if bp.is_hole() {

@@ -198,8 +198,8 @@ impl DslDataset {
         st.objset.clone().ok_or(st.gone)
     }
 
-    /// Has everybody use an objset that was opened at `bp`, unless another has been opened meanwhile,
-    /// which is used then. None: what it was opened as is no more.
+    /// Has everybody use an objset that was opened at `bp`, unless another has been opened
+    /// meanwhile, which is used then. None: what it was opened as is no more.
     pub(super) fn share_objset(&self, turn: u64, bp: &BlkPtr, os: Arc<Objset>) -> Option<Arc<Objset>> {
         let mut st = self.objset.lock();
         if st.objset.is_none() && (st.gone != turn || self.phys.read().bp != *bp) {
@@ -239,9 +239,9 @@ impl DslDataset {
         self.long_holds.load(Ordering::Acquire) & ALONE != 0
     }
 
-    /// Makes the caller the one who may change its files. Two would each have their own idea of what
-    /// is in them: the sizes of one would be put over those of the other, and what one frees the
-    /// other would write to.
+    /// Makes the caller the one who may change its files. Two would each have their own idea of
+    /// what is in them: the sizes of one would be put over those of the other, and what one frees
+    /// the other would write to.
     pub fn writer(self: &Arc<Self>) -> Option<Writer> {
         let free = self.written.compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire);
         free.is_ok().then(|| Writer(self.clone()))

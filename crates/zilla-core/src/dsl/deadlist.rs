@@ -1,7 +1,9 @@
-//! Deadlists: the blocks of the snapshot before that a dataset no longer refers to, by when they were born.
+//! Deadlists: the blocks of the snapshot before that a dataset no longer refers to, by when they
+//! were born.
 //!
-//! A ZAP from the txg of each older snapshot to a list of the blocks born after it (and before the next one). That
-//! is what makes deleting a snapshot cheap: the blocks that only it held are whole lists, moved without being read.
+//! A ZAP from the txg of each older snapshot to a list of the blocks born after it (and before the
+//! next one). That is what makes deleting a snapshot cheap: the blocks that only it held are whole
+//! lists, moved without being read.
 //!
 //! Before version 26 of pools a deadlist was one list, and a dataset keeps it when its pool is
 //! upgraded, until the next snapshot. What needs the births of its blocks reads it whole.
@@ -122,8 +124,8 @@ impl DslPool {
             if p.num_subobjs != 0 {
                 return Err(Error::corrupt(Some(b), "", "a deadlist without births has sub-lists"));
             }
-            // Each has a sector of its own, if not all of it counts as space; what says it has more would be
-            // read for ever.
+            // Each has a sector of its own, if not all of it counts as space; what says it has more
+            // would be read for ever.
             let most = self.pool_space().dspace >> 8;
             if most != 0 && p.num_blkptrs > most {
                 let what = format!("a deadlist of {} blocks in a pool with room for {most}", p.num_blkptrs);
@@ -242,7 +244,8 @@ impl DslPool {
         Ok(id)
     }
 
-    /// The keys that the deadlist of whatever follows snapshot `newest` has, but for `newest`'s own.
+    /// The keys that the deadlist of whatever follows snapshot `newest` has, but for `newest`'s
+    /// own.
     async fn snapshot_keys(&self, newest: u64) -> Result<BTreeSet<u64>> {
         let (mut keys, mut at) = (BTreeSet::new(), newest);
         while at != 0 {
@@ -256,7 +259,8 @@ impl DslPool {
         Ok(keys)
     }
 
-    /// Space of the blocks born after `min_txg` and up to `max_txg`, both of which are keys (or beyond all).
+    /// Space of the blocks born after `min_txg` and up to `max_txg`, both of which are keys (or
+    /// beyond all).
     pub(crate) async fn deadlist_space_range(
         &self,
         dl: &Deadlist,

@@ -1,9 +1,11 @@
-//! Delegation: what users who do not administer the pool may do with a dataset, as `zfs allow` says.
+//! Delegation: what users who do not administer the pool may do with a dataset, as `zfs allow`
+//! says.
 //!
-//! A dir's permissions are a ZAP of ZAPs: the outer names *whom* (`ul$1000`), the inner one *what* (names of permissions, each 0). The
-//! first letter of whom is who it is: `u` a user, `g` a group, `e` everyone, `c` who creates a dataset below, `s` a named set; as a capital
-//! letter the same with sets among its permissions, which begin with `@`. The second says where it holds: `l` on the dataset itself, `d` on
-//! those below, `-` where that has no meaning.
+//! A dir's permissions are a ZAP of ZAPs: the outer names *whom* (`ul$1000`), the inner one *what*
+//! (names of permissions, each 0). The first letter of whom is who it is: `u` a user, `g` a group,
+//! `e` everyone, `c` who creates a dataset below, `s` a named set; as a capital letter the same
+//! with sets among its permissions, which begin with `@`. The second says where it holds: `l` on
+//! the dataset itself, `d` on those below, `-` where that has no meaning.
 //!
 //! A snapshot is below its dataset in this: what was given with `l` alone does not hold for it.
 
@@ -191,8 +193,8 @@ impl DslPool {
         self.may_at(&ds.dir(), ds.is_snapshot(), perm, who).await
     }
 
-    /// Whether someone may do something with what is below a dir: a snapshot of it, or a dataset that
-    /// he is about to make there, of which he has what is given to who creates one.
+    /// Whether someone may do something with what is below a dir: a snapshot of it, or a dataset
+    /// that he is about to make there, of which he has what is given to who creates one.
     #[crate::boxed]
     pub async fn may_below(&self, dir: &Arc<DslDir>, perm: &str, who: &Who, new: bool) -> Result<bool> {
         if self.may_at(dir, true, perm, who).await? {
@@ -245,8 +247,8 @@ impl DslPool {
     }
 }
 
-/// Whether one of these sets, as a dir defines them, holds a permission; sets that they are said to hold
-/// are added.
+/// Whether one of these sets, as a dir defines them, holds a permission; sets that they are said to
+/// hold are added.
 fn set_gives(grants: &Grants, sets: &mut BTreeSet<String>, perm: &str) -> bool {
     // Each is looked at once, so this ends.
     let mut todo: Vec<String> = sets.iter().cloned().collect();

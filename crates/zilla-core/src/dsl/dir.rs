@@ -1,7 +1,8 @@
 //! A dir: a node of the tree of datasets, and what it and those below it use.
 //!
-//! `used` is split into what the head, its snapshots, the children and two kinds of reservation use. A change travels up to the
-//! root; a reservation that was charged to the parents beforehand absorbs its part on the way.
+//! `used` is split into what the head, its snapshots, the children and two kinds of reservation
+//! use. A change travels up to the root; a reservation that was charged to the parents beforehand
+//! absorbs its part on the way.
 
 use super::bpobj::{Delta, Space};
 use crate::dmu::Dnode;
@@ -155,7 +156,8 @@ impl DslDir {
         add(&mut p.uncompressed_bytes, d.uncomp);
     }
 
-    /// Counts `d`, while `to_new` of kind `new` came to be, of which what is not in `d` was kind `old` before.
+    /// Counts `d`, while `to_new` of kind `new` came to be, of which what is not in `d` was kind
+    /// `old` before.
     pub(super) fn diduse_transfer(self: &Arc<Self>, tx: &Tx, d: Delta, to_new: i64, old: usize, new: usize) {
         let accounted = self.change(tx, |p| {
             let accounted = DslDir::parent_delta(p, d.used);

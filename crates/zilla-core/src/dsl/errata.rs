@@ -1,12 +1,13 @@
-//! What a pool has in forms that OpenZFS has given up since ("errata"), as far as it was come across.
+//! What a pool has in forms that OpenZFS has given up since ("errata"), as far as it was come
+//! across.
 //!
-//! Early encrypted datasets have keys of version 0: what their codes cover differs between machines, so
-//! nothing is written with them any more. And snapshots from before the sets of IVs had numbers lack
-//! theirs: raw streams could be received on top of the wrong ones.
+//! Early encrypted datasets have keys of version 0: what their codes cover differs between
+//! machines, so nothing is written with them any more. And snapshots from before the sets of IVs
+//! had numbers lack theirs: raw streams could be received on top of the wrong ones.
 //!
-//! It is noted where keys and snapshots are looked at anyhow, and forgotten with the pool: one that still
-//! has them finds them again. Nothing on disk is changed for it, but for the number in the pool's
-//! configuration.
+//! It is noted where keys and snapshots are looked at anyhow, and forgotten with the pool: one that
+//! still has them finds them again. Nothing on disk is changed for it, but for the number in the
+//! pool's configuration.
 
 use super::DslPool;
 use super::dataset::DslDataset;

@@ -1,7 +1,8 @@
 //! What sync tasks did to datasets, for `zpool history -i`.
 //!
-//! A record names the dataset as it is called at that moment, so what takes a name away is noted before it does. The sync that runs the task
-//! writes the records into the pool's history with the same txg: they are there exactly if what they tell of is.
+//! A record names the dataset as it is called at that moment, so what takes a name away is noted
+//! before it does. The sync that runs the task writes the records into the pool's history with the
+//! same txg: they are there exactly if what they tell of is.
 
 use super::DslPool;
 use super::dataset::DslDataset;

@@ -1,14 +1,17 @@
 //! Keys of encrypted datasets: the objects they lie in, and those that are loaded.
 //!
-//! Each encrypted dir has a *key object* (a ZAP in the MOS, named in the dir's own ZAP): suite, guid, version, and the data key, wrapped
-//! under the key of its *encryption root*, the dir that the user gave a key for. A clone shares its origin's key object, which counts its
-//! users; a child has an object of its own, wrapped under its parent's root's key.
+//! Each encrypted dir has a *key object* (a ZAP in the MOS, named in the dir's own ZAP): suite,
+//! guid, version, and the data key, wrapped under the key of its *encryption root*, the dir that
+//! the user gave a key for. A clone shares its origin's key object, which counts its users; a child
+//! has an object of its own, wrapped under its parent's root's key.
 //!
-//! Loading a key keeps the root's wrapping key in memory, after it has opened the root's key object; other dirs' are opened with it when
-//! they are used. A wrapping key in memory is the one that its root's key object is wrapped under, but for moments between two changes. So nothing is
-//! wrapped under one before it has opened its root once more ([`DslPool::wrapping_of`]): else a child could not be opened after a restart. An
-//! objset is opened with its key or without ([`crate::zio::SealedStore`]); when a key is loaded or unloaded
-//! those that are open, and not in use, are let go of between two txgs, so that the next user opens them anew.
+//! Loading a key keeps the root's wrapping key in memory, after it has opened the root's key
+//! object; other dirs' are opened with it when they are used. A wrapping key in memory is the one
+//! that its root's key object is wrapped under, but for moments between two changes. So nothing is
+//! wrapped under one before it has opened its root once more ([`DslPool::wrapping_of`]): else a
+//! child could not be opened after a restart. An objset is opened with its key or without
+//! ([`crate::zio::SealedStore`]); when a key is loaded or unloaded those that are open, and not in
+//! use, are let go of between two txgs, so that the next user opens them anew.
 //!
 //! A crash forgets which keys were loaded, and nothing else.
 
@@ -181,8 +184,8 @@ impl DslPool {
         Ok(Arc::new(key))
     }
 
-    /// The key of an encryption root for others to be wrapped under, if it is loaded. `EACCES` if it does not open the root itself: its
-    /// object has been wrapped anew since.
+    /// The key of an encryption root for others to be wrapped under, if it is loaded. `EACCES` if
+    /// it does not open the root itself: its object has been wrapped anew since.
     pub(super) async fn wrapping_of(&self, root: &DslDir) -> Result<Option<Arc<WrappingKey>>> {
         let Some(wrapping) = self.keys.wrapping(root.id) else { return Ok(None) };
         let phys = self.key_phys(self.root_object(root).await?).await?;
@@ -202,7 +205,8 @@ impl DslPool {
         Ok(self.keys.know(root, &wrapping, object, key.clone()).then_some(key))
     }
 
-    /// The largest record that can be written into a dataset: CCM takes messages of less than 2^24 bytes.
+    /// The largest record that can be written into a dataset: CCM takes messages of less than 2^24
+    /// bytes.
     #[crate::boxed]
     pub async fn largest_record(&self, ds: &DslDataset) -> Result<u64> {
         let ccm = self.data_key(&ds.dir()).await?.is_some_and(|k| k.suite().is_ccm());
@@ -230,7 +234,8 @@ impl DslPool {
         })
     }
 
-    /// Loads the key of an encryption root. `EACCES`: it is not the right one; `EEXIST`: one is loaded. With `only_check` it is not kept.
+    /// Loads the key of an encryption root. `EACCES`: it is not the right one; `EEXIST`: one is
+    /// loaded. With `only_check` it is not kept.
     #[crate::boxed]
     pub async fn load_key(self: &Arc<Self>, name: &str, key: WrappingKey, only_check: bool) -> Result<()> {
         let dir = self.dir_by_name(name).await?;
@@ -246,8 +251,8 @@ impl DslPool {
         self.keys.know(dir.id, &key, object, data);
         let mut result = self.reopen_below(&dir).await;
         if result.is_ok() && self.keys.has(dir.id, &key) {
-            // A raw receive that did not see this key may have wrapped the object under another since. None
-            // can any more: there was a txg since the key is here.
+            // A raw receive that did not see this key may have wrapped the object under another
+            // since. None can any more: there was a txg since the key is here.
             result = self.open_key(object, &key).await.map(drop);
         }
         if result.is_err() && self.keys.has(dir.id, &key) {
@@ -256,7 +261,8 @@ impl DslPool {
         result
     }
 
-    /// Forgets the key of an encryption root. `EACCES`: none is loaded; `EBUSY`: a dataset that it opens is in use.
+    /// Forgets the key of an encryption root. `EACCES`: none is loaded; `EBUSY`: a dataset that it
+    /// opens is in use.
     #[crate::boxed]
     pub async fn unload_key(self: &Arc<Self>, name: &str) -> Result<()> {
         let dir = self.dir_by_name(name).await?;
@@ -273,7 +279,8 @@ impl DslPool {
         result
     }
 
-    /// A root's key cannot be unloaded: it is loaded again, unless there is another by now, on disk or in memory.
+    /// A root's key cannot be unloaded: it is loaded again, unless there is another by now, on disk
+    /// or in memory.
     pub(super) async fn put_back(&self, root: &DslDir, key: Arc<WrappingKey>) {
         if self.keys.insert_first(root.id, key.clone())
             && self.wrapping_of(root).await.is_err()
@@ -299,8 +306,8 @@ impl DslPool {
         }
     }
 
-    /// Lets go of the objsets that are open of an encryption root's datasets. Between two txgs, for one that is dirty must be
-    /// written first by whom it belongs to.
+    /// Lets go of the objsets that are open of an encryption root's datasets. Between two txgs, for
+    /// one that is dirty must be written first by whom it belongs to.
     async fn reopen_below(self: &Arc<Self>, root: &Arc<DslDir>) -> Result<()> {
         for _ in 0..TRIES {
             let done = if self.ctx.readonly {

@@ -1,11 +1,13 @@
 //! Limits on how many file systems and snapshots there may be below a dataset.
 //!
-//! A dir that has a limit, and every dir below it, counts what is below it in its own ZAP; a dir without counts has no limit on it nor
-//! above it. Counts come to be when the first limit is set, by going through the tree once, and are then changed with every dataset
-//! and snapshot ([`DslPool::count_adjust`]). The feature `filesystem_limits` is active from the first count on, for ever.
+//! A dir that has a limit, and every dir below it, counts what is below it in its own ZAP; a dir
+//! without counts has no limit on it nor above it. Counts come to be when the first limit is set,
+//! by going through the tree once, and are then changed with every dataset and snapshot
+//! ([`DslPool::count_adjust`]). The feature `filesystem_limits` is active from the first count on,
+//! for ever.
 //!
-//! **Whom a limit binds.** Not those who may change it: the administrator is bound by none, and who was given the permission
-//! `snapshot_limit` on a dataset is bound by those above it.
+//! **Whom a limit binds.** Not those who may change it: the administrator is bound by none, and who
+//! was given the permission `snapshot_limit` on a dataset is bound by those above it.
 
 use super::DslPool;
 use super::Refusal;
@@ -103,7 +105,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// Refuses what would put `more` of something below a dir where a limit forbids it. `common`: a dir above which nothing changes.
+    /// Refuses what would put `more` of something below a dir where a limit forbids it. `common`: a
+    /// dir above which nothing changes.
     #[crate::boxed]
     pub async fn limit_check(
         &self,

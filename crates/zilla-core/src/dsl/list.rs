@@ -72,7 +72,8 @@ pub struct DatasetInfo {
     pub encryption: Option<Encryption>,
 }
 
-/// What an encrypted dataset's key object tells without the key. Numbers are those of the properties.
+/// What an encrypted dataset's key object tells without the key. Numbers are those of the
+/// properties.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encryption {
     pub suite: u64,
@@ -157,7 +158,8 @@ impl DslPool {
         Ok(out)
     }
 
-    /// The kind of a dataset's contents, an `ObjsetType`'s number; 0 where there are none yet. Does not keep the objset open.
+    /// The kind of a dataset's contents, an `ObjsetType`'s number; 0 where there are none yet. Does
+    /// not keep the objset open.
     #[crate::boxed]
     pub async fn os_type(&self, ds: &DslDataset) -> Result<u64> {
         if let Some(os) = ds.open_objset() {
@@ -255,7 +257,8 @@ impl DslPool {
         }))
     }
 
-    /// Space written since the snapshot before: what is referenced now less what was, plus what was dropped since.
+    /// Space written since the snapshot before: what is referenced now less what was, plus what was
+    /// dropped since.
     #[crate::boxed]
     pub async fn written(&self, ds: &DslDataset) -> Result<u64> {
         let p = ds.phys();
@@ -264,7 +267,8 @@ impl DslPool {
         Ok(p.referenced_bytes.saturating_add(dead).saturating_sub(prev.phys().referenced_bytes))
     }
 
-    /// What a snapshot, or head, has that an earlier snapshot of it, or its origin, had not; None if it is no earlier one.
+    /// What a snapshot, or head, has that an earlier snapshot of it, or its origin, had not; None
+    /// if it is no earlier one.
     #[crate::boxed]
     pub async fn written_between(&self, from: &DslDataset, to: &Arc<DslDataset>) -> Result<Option<Space>> {
         let of = |ds: &DslDataset| {

@@ -9,8 +9,8 @@
 //! together become one. Where a clone has come to share too little with its origin
 //! (`zfs_livelist_min_percent_shared`) its tree is the better list, and the livelist goes for good.
 //!
-//! **Destroyed** clones leave their livelists in a set that the pool's directory names. From there a
-//! part at a time, in one txg, becomes what it keeps on the pool's list of blocks to be freed,
+//! **Destroyed** clones leave their livelists in a set that the pool's directory names. From there
+//! a part at a time, in one txg, becomes what it keeps on the pool's list of blocks to be freed,
 //! which is freed bit by bit; the space that waits is the same before and after.
 //!
 //! **Crash.** The list changes in the txg of the blocks that it tells of. A txg's births lie in one

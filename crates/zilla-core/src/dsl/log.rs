@@ -1,8 +1,9 @@
 //! The blocks of a dataset's intent log, when the dataset goes.
 //!
-//! Log blocks are counted by no dataset, so a destroyed dataset's tree does not lead to them: a log that was in use knows its own; another is
-//! found by following the chain from the objset's header. It ends at a pointer whose block does not verify (it was
-//! reserved for what was to come), which is still the log's.
+//! Log blocks are counted by no dataset, so a destroyed dataset's tree does not lead to them: a log
+//! that was in use knows its own; another is found by following the chain from the objset's header.
+//! It ends at a pointer whose block does not verify (it was reserved for what was to come), which
+//! is still the log's.
 
 use super::DslPool;
 use super::dataset::DslDataset;
@@ -26,7 +27,8 @@ impl DslPool {
         task.await
     }
 
-    /// Frees a dataset's intent log: the chain's blocks, and data that records refer to and the objset does not.
+    /// Frees a dataset's intent log: the chain's blocks, and data that records refer to and the
+    /// objset does not.
     pub(super) async fn free_intent_log(&self, ds: &Arc<DslDataset>) -> Result<()> {
         let nothing = ds.phys().bp.is_hole() && ds.open_objset().is_none();
         if nothing || ds.log_freed.load(Ordering::Relaxed) {

@@ -14,17 +14,20 @@
 //!                        head -> snapshot -> snapshot ...   each with a deadlist and the root of an objset
 //! ```
 //!
-//! **Blocks and snapshots.** A block that a head drops is free if it was born after the latest snapshot; otherwise it goes to the
-//! head's *deadlist*, because that snapshot holds it. When a snapshot is destroyed the blocks only it held are on its successor's
-//! deadlist, sorted by birth, and are moved as whole lists to the pool's list of blocks to be freed.
+//! **Blocks and snapshots.** A block that a head drops is free if it was born after the latest
+//! snapshot; otherwise it goes to the head's *deadlist*, because that snapshot holds it. When a
+//! snapshot is destroyed the blocks only it held are on its successor's deadlist, sorted by birth,
+//! and are moved as whole lists to the pool's list of blocks to be freed.
 //!
-//! **Invariants.** Only the sync task changes anything here, with transactions of the syncing txg; others look. A dir's `used` is the sum of
-//! its breakdown; a dataset's `unique` is what destroying it would free; what `$MOS` and `$FREE` use is counted in dirs of theirs.
-//! Whatever is freed goes through [`crate::spa::PoolCtx::free`], which the pool drains every pass.
+//! **Invariants.** Only the sync task changes anything here, with transactions of the syncing txg;
+//! others look. A dir's `used` is the sum of its breakdown; a dataset's `unique` is what destroying
+//! it would free; what `$MOS` and `$FREE` use is counted in dirs of theirs. Whatever is freed goes
+//! through [`crate::spa::PoolCtx::free`], which the pool drains every pass.
 //!
 //! **Crash.** All changes of a txg are in the MOS that its uberblock points to, or none.
 //!
-//! **Lock order.** The tables of dirs and datasets, a dataset, a dir, the MOS's objects. No lock is held while waiting.
+//! **Lock order.** The tables of dirs and datasets, a dataset, a dir, the MOS's objects. No lock is
+//! held while waiting.
 //!
 //! Pools of all versions are written, as they are ([`upgrade`]); but what a file uses is counted in
 //! bytes also in versions 1 and 2, whose software took sectors for it.

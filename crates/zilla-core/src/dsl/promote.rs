@@ -1,4 +1,5 @@
-//! Promoting a clone: it takes over the snapshots it shares with its origin, which becomes its clone.
+//! Promoting a clone: it takes over the snapshots it shares with its origin, which becomes its
+//! clone.
 
 use super::DslPool;
 use super::bpobj::{Delta, Space};

@@ -1,8 +1,9 @@
 //! Properties: values set on a dir (or snapshot), inherited by those below.
 //!
-//! A dir's properties are a ZAP: `name` is what was set here, `name$recvd` what a stream brought, and `name$inherit` says that a
-//! received value does not count. Numbers are numbers; everything else is a string with its NUL. What nobody set has its default,
-//! which is known further up; only those that this layer itself obeys are known here.
+//! A dir's properties are a ZAP: `name` is what was set here, `name$recvd` what a stream brought,
+//! and `name$inherit` says that a received value does not count. Numbers are numbers; everything
+//! else is a string with its NUL. What nobody set has its default, which is known further up; only
+//! those that this layer itself obeys are known here.
 
 use super::DslPool;
 use super::Refusal;
@@ -28,8 +29,8 @@ use zilla_ondisk::enums::{
 };
 use zilla_ondisk::object_type::{self, DMU_OT_DSL_PROPS};
 
-/// `direct`: data go past the cache if that is asked for, or always. Source: ZFS_DIRECT_STANDARD and
-/// ZFS_DIRECT_ALWAYS in OpenZFS's include/sys/fs/zfs.h.
+/// `direct`: data go past the cache if that is asked for, or always. Source: ZFS_DIRECT_STANDARD
+/// and ZFS_DIRECT_ALWAYS in OpenZFS's include/sys/fs/zfs.h.
 const DIRECT_STANDARD: u64 = 1;
 const DIRECT_ALWAYS: u64 = 2;
 /// `primarycache=all`, `secondarycache=all`.

@@ -1,18 +1,21 @@
 //! What a raw stream says of its dataset's key, and where that goes: `crypt_keydata` in BEGIN.
 //!
-//! The key travels wrapped, as it is on the sender's disk, with what a user needs to give its wrapping key, the dnode of the dnodes, the
-//! code of the objset's head, and the numbers of the sets of initialisation vectors (`ivset_guid`) that the stream starts from and ends at.
+//! The key travels wrapped, as it is on the sender's disk, with what a user needs to give its
+//! wrapping key, the dnode of the dnodes, the code of the objset's head, and the numbers of the
+//! sets of initialisation vectors (`ivset_guid`) that the stream starts from and ends at.
 //!
 //! What is kept true:
-//! - Two raw streams fit together only where the set of IVs is the same: what was received plain, or changed here, has other IVs though
-//!   it reads the same, and a raw increment on it would mix two histories under one code. So the numbers must match, or it is refused.
+//! - Two raw streams fit together only where the set of IVs is the same: what was received plain,
+//!   or changed here, has other IVs though it reads the same, and a raw increment on it would mix
+//!   two histories under one code. So the numbers must match, or it is refused.
 //! - A dataset's data key never changes; the guid tells whether it is the same.
 //! - Who could open a dataset before a receive can after it. An increment brings the sender's
 //!   wrapping along, which replaces ours only where the dataset is its own encryption root, opens
 //!   no other, and no key is loaded that would no longer be the right one. Else ours stays: both
 //!   open the same data key. A package brings those of whole trees ([`super::rawroots`]).
 //!
-//! **Crash.** A new dataset's key is written in the txg that makes it, an increment's in the txg that puts its contents in place.
+//! **Crash.** A new dataset's key is written in the txg that makes it, an increment's in the txg
+//! that puts its contents in place.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 
@@ -167,7 +170,8 @@ impl DslPool {
         }
     }
 
-    /// The number of the set of IVs of what a stream starts from: a snapshot before `snap`, or a bookmark.
+    /// The number of the set of IVs of what a stream starts from: a snapshot before `snap`, or a
+    /// bookmark.
     async fn ivset_from(&self, snap: &Arc<DslDataset>, guid: u64) -> Result<u64> {
         let mut at = self.prev(snap).await?;
         while let Some(s) = at {

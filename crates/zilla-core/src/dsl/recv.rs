@@ -1,14 +1,15 @@
 //! Where a stream is received to, and what becomes of it: the part of `zfs receive` that lies in
 //! the MOS.
 //!
-//! A stream for a name that does not exist makes the dataset under that name, one for an existing dataset a clone
-//! `%recv` below it (of the snapshot the stream starts from, or of nothing for a whole one). Either is marked inconsistent until
-//! [`DslPool::recv_end`] has, in one txg, put the contents in their place, made the snapshot, and given it the sender's guid and time.
+//! A stream for a name that does not exist makes the dataset under that name, one for an existing
+//! dataset a clone `%recv` below it (of the snapshot the stream starts from, or of nothing for a
+//! whole one). Either is marked inconsistent until [`DslPool::recv_end`] has, in one txg, put the
+//! contents in their place, made the snapshot, and given it the sender's guid and time.
 //!
 //! What a resumable receive has come to is kept in the dataset's ZAP ([`super::resume`]).
 //!
-//! **Crash.** Before the end's txg there is an inconsistent dataset, which the next import destroys unless it can be
-//! resumed ([`DslPool::destroy_inconsistent`]); after it, the snapshot.
+//! **Crash.** Before the end's txg there is an inconsistent dataset, which the next import destroys
+//! unless it can be resumed ([`DslPool::destroy_inconsistent`]); after it, the snapshot.
 
 use super::DslPool;
 use super::dataset::DslDataset;
@@ -579,9 +580,9 @@ impl DslPool {
         self.props_changed(&head.dir()).await
     }
 
-    /// The properties without those of the stream that cannot be set. The contents are in: that is no
-    /// reason to go back. A limit is held against those that are set with it, and not against one
-    /// that is refused.
+    /// The properties without those of the stream that cannot be set. The contents are in: that is
+    /// no reason to go back. A limit is held against those that are set with it, and not against
+    /// one that is refused.
     async fn receivable(&self, head: &Arc<DslDataset>, all: &[(String, Setting)]) -> Vec<(String, Setting)> {
         let mut set = all.to_vec();
         'anew: loop {

@@ -1,7 +1,8 @@
 //! New keys for dirs, and other keys for them.
 //!
-//! Whatever changes key objects does so in one txg, all of a root's objects together: after a crash either the old key opens all or the
-//! new one does. A data key never changes; only what it is wrapped under does.
+//! Whatever changes key objects does so in one txg, all of a root's objects together: after a crash
+//! either the old key opens all or the new one does. A data key never changes; only what it is
+//! wrapped under does.
 
 use super::DslPool;
 use super::dataset::DslDataset;
@@ -245,8 +246,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// A dir and those below that are opened by the key of root `root`. Clones are left out: their keys are their origins'; what is below
-    /// them is not.
+    /// A dir and those below that are opened by the key of root `root`. Clones are left out: their
+    /// keys are their origins'; what is below them is not.
     pub(super) async fn sharing(&self, dir: &Arc<DslDir>, root: u64) -> Result<Vec<Arc<DslDir>>> {
         let mut out = Vec::new();
         let mut seen = std::collections::BTreeSet::new();

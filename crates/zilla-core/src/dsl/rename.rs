@@ -15,7 +15,8 @@ use zilla_ondisk::dsl::{
 use zilla_ondisk::enums::ObjsetType;
 
 impl DslPool {
-    /// Renames a file system or volume with all below it, moving it to another parent if the name says so.
+    /// Renames a file system or volume with all below it, moving it to another parent if the name
+    /// says so.
     #[crate::boxed]
     pub async fn rename(&self, tx: &Tx, old: &str, new: &str) -> Result<()> {
         name::check(new)?;
@@ -125,7 +126,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// Renames snapshot `old` of a file system to `new`; with `recursive`, that of all below it that have one.
+    /// Renames snapshot `old` of a file system to `new`; with `recursive`, that of all below it
+    /// that have one.
     #[crate::boxed]
     pub async fn rename_snapshot(
         &self,

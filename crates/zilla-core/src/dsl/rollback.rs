@@ -121,7 +121,8 @@ impl DslPool {
 
         let cdl = self.deadlist_open(cp.deadlist_obj).await?;
         let hdl = self.deadlist_open(hp.deadlist_obj).await?;
-        // A snapshot that the head is a clone of goes on elsewhere, and keeps what is its own there.
+        // A snapshot that the head is a clone of goes on elsewhere, and keeps what is its own
+        // there.
         let op = origin.phys();
         if op.next_snap_obj == head.id {
             let unique = self.deadlist_space_range(&cdl, op.prev_snap_txg, u64::MAX).await?.used;

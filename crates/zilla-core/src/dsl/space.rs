@@ -1,7 +1,8 @@
 //! How much may still be written, and by whom.
 //!
-//! Each transaction says what it may use at most, and every dir from its own to the root is asked, against quotas, reservations
-//! and, at the root, the pool's size less its slop. An estimate of what open txgs may use is kept per dir until they are synced.
+//! Each transaction says what it may use at most, and every dir from its own to the root is asked,
+//! against quotas, reservations and, at the root, the pool's size less its slop. An estimate of
+//! what open txgs may use is kept per dir until they are synced.
 //!
 //! That is what users are told of. Whether a sync will find room is another question: a small
 //! change rewrites a whole record, the old one is free only when the txg is on disk, and the log
@@ -55,7 +56,8 @@ impl DslPool {
     /// What the dir may still use; `on_disk_only` leaves open transactions out.
     pub fn available(&self, dir: &Arc<DslDir>, on_disk_only: bool) -> u64 {
         let mut avail = u64::MAX;
-        // From the root down: each dir can use what its parent leaves it and what is reserved for it.
+        // From the root down: each dir can use what its parent leaves it and what is reserved for
+        // it.
         for d in dir.ancestry().iter().rev() {
             let p = d.phys();
             let used = p.used_bytes + if on_disk_only { 0 } else { d.towrite() };
@@ -71,9 +73,10 @@ impl DslPool {
         avail
     }
 
-    /// Asks for room for `bytes` more in a transaction of `tx`, and notes them. `frees`: the transaction will rather free
-    /// space than use it, and is let through as long as that is possible at all. EAGAIN: what open transactions may use at
-    /// most would be too much; after the next sync it is known what they did use.
+    /// Asks for room for `bytes` more in a transaction of `tx`, and notes them. `frees`: the
+    /// transaction will rather free space than use it, and is let through as long as that is
+    /// possible at all. EAGAIN: what open transactions may use at most would be too much; after the
+    /// next sync it is known what they did use.
     pub fn reserve(&self, ds: &Arc<DslDataset>, tx: &Tx, bytes: u64, frees: bool) -> Result<()> {
         let dir = ds.dir();
         let refquota = ds.refquota.load(Ordering::Relaxed);
@@ -87,7 +90,8 @@ impl DslPool {
             }
         }
         let mut need = bytes.max(MIN_COST);
-        // What is reserved for the dataset itself is counted as used from its dir to the root: this it may still use.
+        // What is reserved for the dataset itself is counted as used from its dir to the root: this
+        // it may still use.
         let own = ds.reserved.load(Ordering::Relaxed).saturating_sub(ds.phys().unique_bytes);
         for d in dir.ancestry() {
             let p = d.phys();
@@ -105,7 +109,8 @@ impl DslPool {
             }
             let slack = if quota == u64::MAX { 0 } else { quota >> 5 };
             if by_others >= quota {
-                // What was freed in the last txgs, of files or of the intent log, comes back as txgs pass, empty ones too.
+                // What was freed in the last txgs, of files or of the intent log, comes back as
+                // txgs pass, empty ones too.
                 let soon = errno == Errno::NoSpc && by_others - quota < self.pool_space().deferred;
                 let errno = if soon { Errno::Again } else { errno };
                 return Err(Error::os(errno, format!("{}: no space left", d.name())));

@@ -32,8 +32,8 @@ impl DslPool {
         ds.rewrite_root.load(Ordering::Relaxed) || ds.open_objset().is_some_and(dirty)
     }
 
-    /// Begins to read what the syncs of all datasets will need of the old state, at once and in the order of the disks. `txg` takes no
-    /// more changes.
+    /// Begins to read what the syncs of all datasets will need of the old state, at once and in the
+    /// order of the disks. `txg` takes no more changes.
     pub(crate) fn resolve_faults(&self, txg: Txg) {
         let mut resolver = Resolver::new(txg);
         for os in self.open_datasets().iter().filter_map(|ds| ds.open_objset()) {
@@ -44,8 +44,9 @@ impl DslPool {
         }
     }
 
-    /// Writes everything the datasets changed in `txg`, and accounts for it. Called in every pass of a sync, before the
-    /// sync tasks: a dataset is written again only if a sync task has just made it.
+    /// Writes everything the datasets changed in `txg`, and accounts for it. Called in every pass
+    /// of a sync, before the sync tasks: a dataset is written again only if a sync task has just
+    /// made it.
     #[crate::boxed]
     pub async fn sync_datasets(self: &Arc<Self>, tx: &Tx) -> Result<()> {
         let txg = tx.txg();
@@ -65,12 +66,14 @@ impl DslPool {
             if os.held_is_due(now) {
                 os.retry_held(tx, now);
             }
-            // The dataset's own account first, then what its users' accounts change; both are in this txg.
+            // The dataset's own account first, then what its users' accounts change; both are in
+            // this txg.
             let mut out = os.sync(txg, ds.phys().bp).await?;
             let usage = std::mem::take(&mut out.usage);
             self.account(tx, &ds, out).await?;
             if !usage.is_empty() {
-                // An account that cannot be read or written is wrong from now on; the files it counts are not.
+                // An account that cannot be read or written is wrong from now on; the files it
+                // counts are not.
                 if let Err(e) = super::userspace::update(tx, &os, &usage).await {
                     tracing::error!(dataset = %ds.name(), error = %e, "space is not accounted to its users");
                 }
@@ -83,8 +86,9 @@ impl DslPool {
         Ok(())
     }
 
-    /// Has the logs keep what this txg could not put on disk ([`crate::zil`]). Called when the txg is to get an uberblock, and before the MOS is
-    /// written: what the logs change of their datasets' roots is written here.
+    /// Has the logs keep what this txg could not put on disk ([`crate::zil`]). Called when the txg
+    /// is to get an uberblock, and before the MOS is written: what the logs change of their
+    /// datasets' roots is written here.
     #[crate::boxed]
     pub async fn keep_held(self: &Arc<Self>, tx: &Tx) -> Result<()> {
         #[cfg(feature = "planted")]
@@ -96,7 +100,8 @@ impl DslPool {
             let Some(os) = ds.open_objset().filter(|os| os.holds()) else { continue };
             let Some(log) = os.log() else { continue };
             if ds.phys().prev_snap_txg >= tx.txg().0 {
-                // A snapshot of this txg has the root, which would be written again in its place. It was done before.
+                // A snapshot of this txg has the root, which would be written again in its place.
+                // It was done before.
                 continue;
             }
             if log.keep(&os, tx.txg(), crate::zpl::end_of).await {
@@ -216,8 +221,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// Notes what writing the MOS did to its own space. It is counted in the next txg, as the MOS cannot change while
-    /// it is written.
+    /// Notes what writing the MOS did to its own space. It is counted in the next txg, as the MOS
+    /// cannot change while it is written.
     pub fn mos_synced(&self, out: &ObjsetSync) {
         let mut sum = Delta::default();
         for bp in out.born.iter().filter(|b| !b.is_hole()) {
@@ -229,9 +234,10 @@ impl DslPool {
         *self.mos_delta.lock() += sum;
     }
 
-    /// Counts what the MOS used since the last txg; only where this txg changes something anyway, so that an idle pool
-    /// comes to rest. What the last txg before a crash did to the MOS is never counted, as in OpenZFS, so the count is not exact, and
-    /// may not be brought below zero by what that txg wrote and later ones free.
+    /// Counts what the MOS used since the last txg; only where this txg changes something anyway,
+    /// so that an idle pool comes to rest. What the last txg before a crash did to the MOS is never
+    /// counted, as in OpenZFS, so the count is not exact, and may not be brought below zero by what
+    /// that txg wrote and later ones free.
     #[crate::boxed]
     pub async fn sync_dirs(&self, tx: &Tx) -> Result<()> {
         if !self.mos().is_dirty(tx.txg()) {

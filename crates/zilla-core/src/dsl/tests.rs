@@ -673,7 +673,8 @@ fn what_was_given_up_is_counted_whoever_frees_the_rest() {
     assert_eq!(block_on(p.dsl.leaked()).unwrap(), 4096);
 }
 
-/// What the MOS came to use in the last txg before a crash was not counted; freeing it takes no more than was.
+/// What the MOS came to use in the last txg before a crash was not counted; freeing it takes no
+/// more than was.
 #[test]
 fn freeing_what_a_crash_left_uncounted_stops_at_zero() {
     let mut p = Pool::new();

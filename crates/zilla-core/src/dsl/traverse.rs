@@ -1,8 +1,8 @@
 //! Walking the tree of blocks under an objset's root, children before parents, from any place on.
 //!
-//! The order is OpenZFS's when it frees a destroyed dataset: the objects of each dnode block, then the block, up to the
-//! meta-dnode's top; then the accounting objects; then the root. A place in it is a bookmark, so that either
-//! program can go on where the other one stopped.
+//! The order is OpenZFS's when it frees a destroyed dataset: the objects of each dnode block, then
+//! the block, up to the meta-dnode's top; then the accounting objects; then the root. A place in it
+//! is a bookmark, so that either program can go on where the other one stopped.
 //!
 //! Who frees what was destroyed cannot wait for ever for blocks that are damaged: below these the
 //! walk leaves out what nobody knows ([`Lenience`]). A block with pointers that comes up at a
@@ -89,7 +89,8 @@ struct Walk<'a> {
     stopped: Option<Position>,
 }
 
-/// The pointers of up to `max` blocks born after `min_birth` under `root`, the root's included, and where to go on.
+/// The pointers of up to `max` blocks born after `min_birth` under `root`, the root's included, and
+/// where to go on.
 pub(crate) async fn collect(
     store: &Arc<dyn BlockStore>,
     root: BlkPtr,

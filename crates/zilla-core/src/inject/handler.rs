@@ -227,7 +227,8 @@ pub struct Handler {
 /// A handler at work.
 pub(super) struct Active {
     pub handler: Handler,
-    /// When lanes that are busy will be free, in this order. Each takes equally long, so who came last is free last.
+    /// When lanes that are busy will be free, in this order. Each takes equally long, so who came
+    /// last is free last.
     lanes: VecDeque<Duration>,
 }
 

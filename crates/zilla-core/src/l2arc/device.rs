@@ -1,8 +1,9 @@
 //! A cache device in use: its leaf, its ring, and whether it is worth asking at the moment.
 //!
-//! A device that fails or stalls must cost nothing but a try now and then: a read that is not answered in time is given up, and the device is
-//! passed by for a while that doubles each time; one that fails again and again is taken out of use until somebody brings it
-//! back. Waiting for it is bounded everywhere, at its removal too.
+//! A device that fails or stalls must cost nothing but a try now and then: a read that is not
+//! answered in time is given up, and the device is passed by for a while that doubles each time;
+//! one that fails again and again is taken out of use until somebody brings it back. Waiting for it
+//! is bounded everywhere, at its removal too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -1,9 +1,12 @@
 //! Writing blocks that the ARC is about to let go to a cache device.
 //!
-//! Each device has a task of its own. Every `l2arc_feed_secs` it looks along the tails of the ARC's lists, as far as `l2arc_headroom` times what it may
-//! write: metadata first, then data, the frequent before the recent; without `l2arc_feed_recent`, once the device is full, no data that is merely recent ([`super::seen`]). What it takes is copied into large
-//! buffers that are written one after the other. The ARC is not held up: a shard is locked for a glance at a few hundred entries, and what is evicted
-//! meanwhile is simply not fed. A block is claimed in the index before it is written, so that two devices do not take the same.
+//! Each device has a task of its own. Every `l2arc_feed_secs` it looks along the tails of the ARC's
+//! lists, as far as `l2arc_headroom` times what it may write: metadata first, then data, the
+//! frequent before the recent; without `l2arc_feed_recent`, once the device is full, no data that
+//! is merely recent ([`super::seen`]). What it takes is copied into large buffers that are written
+//! one after the other. The ARC is not held up: a shard is locked for a glance at a few hundred
+//! entries, and what is evicted meanwhile is simply not fed. A block is claimed in the index before
+//! it is written, so that two devices do not take the same.
 //!
 //! While writers of the pool are held back by dirty data, a quarter is written; then, and while
 //! many reads wait for the device, it is not fed again before `l2arc_feed_secs` are over
@@ -189,7 +192,8 @@ impl L2arc {
         out
     }
 
-    /// Writes what was chosen in one piece. The bytes that it took; None: the device is not to be written to now.
+    /// Writes what was chosen in one piece. The bytes that it took; None: the device is not to be
+    /// written to now.
     async fn write_round(&self, device: &CacheDev, facts: &PoolFacts, chosen: &[Chosen]) -> Option<u64> {
         let asize = |c: &Chosen| device.layout.asize(c.block.data.len() as u64);
         let total: u64 = chosen.iter().map(asize).sum();

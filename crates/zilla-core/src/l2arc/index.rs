@@ -1,16 +1,18 @@
 //! What lies where on the cache devices, in memory.
 //!
-//! A device is written as a ring, so its blocks are a queue by age: each device has a [`Ring`] of 32-byte entries in the order in which they lie
-//! on it, in chunks, so that no entry is ever moved. [`Tables`] find an entry by its block's
-//! identity (vdev, offset, birth, as in the ARC); they hold only the entry's device and number. An
-//! entry with its share of the tables takes 53 bytes at most while their load is at its lowest.
+//! A device is written as a ring, so its blocks are a queue by age: each device has a [`Ring`] of
+//! 32-byte entries in the order in which they lie on it, in chunks, so that no entry is ever moved.
+//! [`Tables`] find an entry by its block's identity (vdev, offset, birth, as in the ARC); they hold
+//! only the entry's device and number. An entry with its share of the tables takes 53 bytes at most
+//! while their load is at its lowest.
 //!
 //! What is kept true: [`Index::bytes`] stays under the limit that [`Index::set_limit`] was given:
 //! where a new entry would break it the oldest of the device that has most go, so that one that
 //! comes later has its part too. A limit that was lowered is come down to step by step; meanwhile
 //! nothing new is taken. The tables lead to entries that are there and alive.
 //!
-//! Nothing here need be right: who reads a block by an entry checks it against the block pointer. A crash loses the index, and the log on the device has most of it.
+//! Nothing here need be right: who reads a block by an entry checks it against the block pointer. A
+//! crash loses the index, and the log on the device has most of it.
 
 use std::collections::VecDeque;
 
@@ -372,7 +374,8 @@ impl Index {
         self.find(key).is_some()
     }
 
-    /// Says that a block is about to be written to a device. Not if it is on one, or somebody else is about to.
+    /// Says that a block is about to be written to a device. Not if it is on one, or somebody else
+    /// is about to.
     pub fn claim(&mut self, key: &Key) -> bool {
         !self.contains(key) && self.claims.insert(*key)
     }
@@ -440,7 +443,8 @@ impl Index {
         }
     }
 
-    /// Forgets the oldest blocks of a device as long as they lie in `from..to`, which is about to be written. How many that were.
+    /// Forgets the oldest blocks of a device as long as they lie in `from..to`, which is about to
+    /// be written. How many that were.
     pub fn evict(&mut self, slot: usize, from: u64, to: u64) -> u64 {
         let mut gone = 0;
         loop {

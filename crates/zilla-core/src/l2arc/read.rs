@@ -40,8 +40,8 @@ pub struct Place {
 pub type Check<'a> = &'a (dyn Fn(&[u8]) -> Result<(), String> + Sync);
 
 impl L2arc {
-    /// Where to read a block, if a cache device has it and is worth asking. `pool_takes` is how long
-    /// the disk would take that would have to be asked otherwise.
+    /// Where to read a block, if a cache device has it and is worth asking. `pool_takes` is how
+    /// long the disk would take that would have to be asked otherwise.
     pub fn find(&self, bp: &BlkPtr, key: &Key, pool_takes: impl FnOnce() -> Duration) -> Option<Place> {
         if !self.has_devices() {
             return None;

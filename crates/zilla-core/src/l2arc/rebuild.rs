@@ -1,14 +1,16 @@
 //! Finding out what a cache device holds that was filled before, by this pool, here or by OpenZFS.
 //!
-//! The header leads to the newest two log blocks, each of them to the one two before it. They are read newest first, and so are their
-//! blocks entered. It ends at the first log block that is not whole any more, lies, or cannot be read, and where the index is full; what was
-//! entered until then stays. Nothing waits for it, and what is entered is used at once. What could
-//! not be read this time is kept for the next: the device is begun anew only if the header or the
-//! newest log block is none of ours.
+//! The header leads to the newest two log blocks, each of them to the one two before it. They are
+//! read newest first, and so are their blocks entered. It ends at the first log block that is not
+//! whole any more, lies, or cannot be read, and where the index is full; what was entered until
+//! then stays. Nothing waits for it, and what is entered is used at once. What could not be read
+//! this time is kept for the next: the device is begun anew only if the header or the newest log
+//! block is none of ours.
 //!
-//! Every number is hostile. What a log block says of a place outside of what it may speak of is passed over; each log block must lie further
-//! behind the hand than the one before, so a chain cannot go in circles. What passes all that and still lies is found out when it is
-//! read, by the block pointer's checksum.
+//! Every number is hostile. What a log block says of a place outside of what it may speak of is
+//! passed over; each log block must lie further behind the hand than the one before, so a chain
+//! cannot go in circles. What passes all that and still lies is found out when it is read, by the
+//! block pointer's checksum.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -139,7 +141,8 @@ impl L2arc {
             rotor.log_blocks.push_back(this);
             rotor.log_bytes += this.prop.psize();
             add(&self.stats.rebuild_log_blks, 1);
-            // Behind this one lies what was written in this round over what the rest of the chain speaks of.
+            // Behind this one lies what was written in this round over what the rest of the chain
+            // speaks of.
             if overlaps(next.payload_start, this.payload_start, rotor.evict) && !rotor.first {
                 break;
             }

@@ -1,18 +1,21 @@
-//! A cache device as a ring: where the next bytes go, what they overwrite, and the log that says what lies there.
+//! A cache device as a ring: where the next bytes go, what they overwrite, and the log that says
+//! what lies there.
 //!
 //! ```text
 //! | labels | header |  newest ... hand |  about to be overwritten  evict | oldest ... | labels |
 //!                    ^ start                                                          ^ end
 //! ```
 //!
-//! The hand moves on by what is written; before that the evict hand moves ahead of it, and what lies between is forgotten. In the first
-//! round nothing is overwritten. Where what comes does not fit before the end both begin anew at the start. Every
-//! [`Layout::log_entries`] blocks a log block is written behind them; the header leads to the newest two, each of them to the one two before
-//! it (`zilla_ondisk::l2arc`).
+//! The hand moves on by what is written; before that the evict hand moves ahead of it, and what
+//! lies between is forgotten. In the first round nothing is overwritten. Where what comes does not
+//! fit before the end both begin anew at the start. Every [`Layout::log_entries`] blocks a log
+//! block is written behind them; the header leads to the newest two, each of them to the one two
+//! before it (`zilla_ondisk::l2arc`).
 //!
-//! What is kept true: the header that is on the device names an evict hand at or before which nothing of the old round is believed, before
-//! anything is written there; a log block is named only when it is written. A crash leaves the header of before: blocks
-//! written since then are not found again, and what was overwritten does not have the checksum that its pointer asks for.
+//! What is kept true: the header that is on the device names an evict hand at or before which
+//! nothing of the old round is believed, before anything is written there; a log block is named
+//! only when it is written. A crash leaves the header of before: blocks written since then are not
+//! found again, and what was overwritten does not have the checksum that its pointer asks for.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -95,7 +98,8 @@ impl Layout {
     }
 }
 
-/// Whether `at` lies in a stretch of the ring, which may go over its end (`l2arc_range_check_overlap`).
+/// Whether `at` lies in a stretch of the ring, which may go over its end
+/// (`l2arc_range_check_overlap`).
 pub fn overlaps(bottom: u64, top: u64, at: u64) -> bool {
     match bottom.cmp(&top) {
         std::cmp::Ordering::Less => bottom <= at && at <= top,
@@ -171,7 +175,8 @@ impl Rotor {
         bytes + logs * L2ARC_LOG_BLK_SIZE as u64
     }
 
-    /// Moves the evict hand ahead of the next `bytes`, which will then lie in one piece from the hand on. The stretches that are given up, in order.
+    /// Moves the evict hand ahead of the next `bytes`, which will then lie in one piece from the
+    /// hand on. The stretches that are given up, in order.
     pub fn make_room(&mut self, bytes: u64) -> SmallVec<[Range<u64>; 2]> {
         let mut gone = SmallVec::new();
         if self.hand.saturating_add(bytes) > self.layout.end {

@@ -7,9 +7,9 @@
 //! do. Without `l2arc_feed_recent` a full device is fed nothing that is merely recent.
 //!
 //! What is noted are bits (a Bloom filter) in two generations: when as many blocks were noted as
-//! the devices hold, the older one is forgotten. A block for which bits of others stand, one in some
-//! hundreds, counts as seen; nothing depends on it. It takes four bytes of memory for each block
-//! that the devices hold.
+//! the devices hold, the older one is forgotten. A block for which bits of others stand, one in
+//! some hundreds, counts as seen; nothing depends on it. It takes four bytes of memory for each
+//! block that the devices hold.
 
 use crate::arc::Key;
 

@@ -1,17 +1,20 @@
 //! One memory for all pools of a process.
 //!
-//! Each open pool has caches, dirty data and objects in memory. What they may take together is what one pool alone might: a tenth of the
-//! memory for dirty data, divided evenly since a pool's limit says when its writers wait; and half of it for the caches, which
-//! goes to whoever reads: each may grow into its part of what none of them uses, and gives way by its part of what is missing.
+//! Each open pool has caches, dirty data and objects in memory. What they may take together is what
+//! one pool alone might: a tenth of the memory for dirty data, divided evenly since a pool's limit
+//! says when its writers wait; and half of it for the caches, which goes to whoever reads: each may
+//! grow into its part of what none of them uses, and gives way by its part of what is missing.
 //!
 //! `zfs_arc_max` and `zfs_dirty_data_max` say other numbers for all pools together, `zfs_arc_min` a
-//! floor below which the caches do not give way, divided evenly ([`super::chosen`]). They are heeded
-//! within a second.
+//! floor below which the caches do not give way, divided evenly ([`super::chosen`]). They are
+//! heeded within a second.
 //!
-//! A pool joins when it is opened. It leaves when its cache is dropped; the others notice within a second.
+//! A pool joins when it is opened. It leaves when its cache is dropped; the others notice within a
+//! second.
 //!
-//! **Deliberately absent.** Bytes that are held for damaged records (8 MiB for a file system, `dmu/held.rs`) and the buffers of NBD connections: each has a bound
-//! of its own. A simulated world knows of no memory, and nothing is divided there.
+//! **Deliberately absent.** Bytes that are held for damaged records (8 MiB for a file system,
+//! `dmu/held.rs`) and the buffers of NBD connections: each has a bound of its own. A simulated
+//! world knows of no memory, and nothing is divided there.
 
 use super::chosen::{self, Chosen, Set};
 use super::{Memory, idle_objects, reserve};
@@ -135,8 +138,8 @@ impl Used {
         Used { caches: caches.len().max(1) as u64, bytes, chosen: chosen.arc_max }
     }
 
-    /// The most that one of them may take: what it has, and its part of what none has of the half of the memory, or of what its user
-    /// allows it.
+    /// The most that one of them may take: what it has, and its part of what none has of the half
+    /// of the memory, or of what its user allows it.
     fn most(&self, used: u64, max: u64, memory: &Memory) -> u64 {
         if self.caches == 1 {
             return max;
@@ -210,7 +213,8 @@ mod tests {
         assert!(one(1 << 30).adjusted(1 << 30, 1 << 30, max, &m(8 << 30)) > 1 << 30);
     }
 
-    /// Two caches have the memory of one: they give way by what is missing together, and what is free is for who needs it.
+    /// Two caches have the memory of one: they give way by what is missing together, and what is
+    /// free is for who needs it.
     #[test]
     fn two_caches_share_what_one_would_have() {
         let m = |available| Memory { total: 16 << 30, available };

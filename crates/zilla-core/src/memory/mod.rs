@@ -1,16 +1,18 @@
-//! How much memory this process may have, and what is left of it: what the machine and the cgroup say.
+//! How much memory this process may have, and what is left of it: what the machine and the cgroup
+//! say.
 //!
 //! **Floor 8.** It stands on the caches that it divides the memory among.
 //!
-//! What the process may have is the machine's memory, or what its control group or `ulimit -m` allow (no kernel enforces
-//! the latter any more: it is there to say what a program is to make do with).
+//! What the process may have is the machine's memory, or what its control group or `ulimit -m`
+//! allow (no kernel enforces the latter any more: it is there to say what a program is to make do
+//! with).
 //!
-//! Each pool's cache has a task ([`watch`]) that reads this once a second. What follows from it for the pools' caches,
-//! dirty data and objects is divided in one place ([`budget`]); what an administrator chose instead
-//! is judged in another ([`Chosen`]).
+//! Each pool's cache has a task ([`watch`]) that reads this once a second. What follows from it for
+//! the pools' caches, dirty data and objects is divided in one place ([`budget`]); what an
+//! administrator chose instead is judged in another ([`Chosen`]).
 //!
-//! **Invariants.** What all pools together may take is what one pool alone might. Where nothing is known of the memory (a simulated
-//! world) nothing is changed. A crash concerns none of this.
+//! **Invariants.** What all pools together may take is what one pool alone might. Where nothing is
+//! known of the memory (a simulated world) nothing is changed. A crash concerns none of this.
 //!
 //! **Locks.** The list of open pools is locked before any other lock.
 
@@ -155,8 +157,8 @@ fn reserve(memory: &Memory) -> u64 {
     reserve_of(memory.total)
 }
 
-/// How often free buffers that nobody used in between go back to the system, in seconds: much longer than from one txg to the next,
-/// whose syncs need and free the same ones again.
+/// How often free buffers that nobody used in between go back to the system, in seconds: much
+/// longer than from one txg to the next, whose syncs need and free the same ones again.
 const AGING: u32 = 30;
 
 /// A thirty-second of the memory is for objects that nobody uses.

@@ -1,12 +1,13 @@
 //! A vdev that has become larger: metaslabs of the size it has, appended.
 //!
-//! It happens in two steps, because blocks of the intent log are acknowledged before their txg is: in the syncing context of the txg
-//! whose configuration says the new size the metaslabs come into being ([`Metaslabs::grow`]); new blocks go there when that txg is
-//! stable ([`Metaslabs::use_grown`]). A crash in between finds the old size and nothing beyond it, or the new size and
-//! nothing on it.
+//! It happens in two steps, because blocks of the intent log are acknowledged before their txg is:
+//! in the syncing context of the txg whose configuration says the new size the metaslabs come into
+//! being ([`Metaslabs::grow`]); new blocks go there when that txg is stable
+//! ([`Metaslabs::use_grown`]). A crash in between finds the old size and nothing beyond it, or the
+//! new size and nothing on it.
 //!
-//! [`VdevSpace`] never changes what it is made of: a larger one takes its place. Both share their metaslabs and counters, so whoever
-//! still allocates from the old one does so rightly.
+//! [`VdevSpace`] never changes what it is made of: a larger one takes its place. Both share their
+//! metaslabs and counters, so whoever still allocates from the old one does so rightly.
 
 use super::alloc::Metaslabs;
 use crate::error::Result;

@@ -1,12 +1,15 @@
-//! Log space maps: one map a txg for the whole pool, instead of an entry in the map of every metaslab that the txg touched.
+//! Log space maps: one map a txg for the whole pool, instead of an entry in the map of every
+//! metaslab that the txg touched.
 //!
-//! Each metaslab remembers from which txg on the logs concern it (`unflushed_txg`, on disk in an array beside the vdev's top
-//! ZAP); its own map has everything before. *Flushing* appends what it has in its unflushed trees to its own map and moves that
-//! txg to the present, which happens before the txg's own changes are logged. Metaslabs are flushed oldest first, so the
-//! oldest logs become obsolete and are destroyed; how many a txg is a matter of keeping the logs' blocks, their txgs
-//! and the trees' memory bounded. An import replays the logs into the trees.
+//! Each metaslab remembers from which txg on the logs concern it (`unflushed_txg`, on disk in an
+//! array beside the vdev's top ZAP); its own map has everything before. *Flushing* appends what it
+//! has in its unflushed trees to its own map and moves that txg to the present, which happens
+//! before the txg's own changes are logged. Metaslabs are flushed oldest first, so the oldest logs
+//! become obsolete and are destroyed; how many a txg is a matter of keeping the logs' blocks, their
+//! txgs and the trees' memory bounded. An import replays the logs into the trees.
 //!
-//! A crash is safe at any point: maps, logs, the array and the list of logs all change in the same txg.
+//! A crash is safe at any point: maps, logs, the array and the list of logs all change in the same
+//! txg.
 
 use super::Metaslabs;
 use super::range_tree::RangeTree;
@@ -35,7 +38,8 @@ const MIN_BLOCKS: u64 = 1000;
 const MAX_BLOCKS: u64 = 1 << 17;
 /// Txgs whose logs may be kept.
 const MAX_TXGS: u64 = 1000;
-/// Ranges in all unflushed trees beyond which metaslabs are flushed whatever the blocks say (about 16 MiB of memory).
+/// Ranges in all unflushed trees beyond which metaslabs are flushed whatever the blocks say (about
+/// 16 MiB of memory).
 const MAX_RANGES: u64 = 400_000;
 /// How many logs tell how fast new ones grow.
 const RATE_OVER: usize = 5;
@@ -44,7 +48,8 @@ const RATE_OVER: usize = 5;
 struct TxgLog {
     object: ObjectId,
     blocks: u64,
-    /// Metaslabs that were last flushed in this txg, which is why older logs than this do not concern them.
+    /// Metaslabs that were last flushed in this txg, which is why older logs than this do not
+    /// concern them.
     metaslabs: u64,
     /// Those of them that have unflushed changes.
     dirty: u64,
@@ -65,7 +70,8 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Notes that a metaslab is flushed as of `txg`, and whether this txg has already changed it again.
+    /// Notes that a metaslab is flushed as of `txg`, and whether this txg has already changed it
+    /// again.
     fn moved(&mut self, txg: Txg, vdev: u32, ms: &Metaslab, st: &mut State, dirty: bool) {
         if st.unflushed_txg != Txg(0) {
             self.flushed.remove(&(st.unflushed_txg, vdev, ms.id));
@@ -96,8 +102,8 @@ impl Log {
         self.ranges = self.ranges.saturating_sub(ranges as u64);
     }
 
-    /// How many dirty metaslabs to flush now so that flushing as many in each of the coming txgs keeps the logs within their limits,
-    /// if they go on growing as they did.
+    /// How many dirty metaslabs to flush now so that flushing as many in each of the coming txgs
+    /// keeps the logs within their limits, if they go on growing as they did.
     fn want(&self, txg: Txg) -> u64 {
         let older: Vec<&TxgLog> = self.logs.range(..txg).map(|(_, l)| l).collect();
         let recent = older.iter().rev().take(RATE_OVER);
@@ -127,7 +133,8 @@ impl Log {
 }
 
 impl Metaslabs {
-    /// Asks that the next sync flushes every metaslab: before an export, so that the next import has nothing to replay.
+    /// Asks that the next sync flushes every metaslab: before an export, so that the next import
+    /// has nothing to replay.
     pub fn request_flush_all(&self) {
         self.log.lock().flush_all = true;
     }
@@ -272,7 +279,8 @@ impl Metaslabs {
         }
     }
 
-    /// Flushes as many metaslabs as keep the logs bounded (or all), the one flushed longest ago first.
+    /// Flushes as many metaslabs as keep the logs bounded (or all), the one flushed longest ago
+    /// first.
     pub(super) async fn flush_some(&self, mos: &Arc<Objset>, tx: &Tx) -> Result<()> {
         if self.log.lock().flushed.is_empty() || !self.open_log(mos, tx).await? {
             self.log.lock().flush_all = false;

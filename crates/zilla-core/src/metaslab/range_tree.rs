@@ -1,8 +1,9 @@
 //! A set of byte ranges that knows its total, its sizes and, on demand, its ranges by size.
 //!
-//! Ranges that touch are one: what is free is found as long as it really is. Two maps are kept in step: by start, and (only
-//! in trees that are allocated from) by size. A change that contradicts what is there (adding what is in, removing what
-//! is not) is refused whole, because in a space map it means that a disk lies.
+//! Ranges that touch are one: what is free is found as long as it really is. Two maps are kept in
+//! step: by start, and (only in trees that are allocated from) by size. A change that contradicts
+//! what is there (adding what is in, removing what is not) is refused whole, because in a space map
+//! it means that a disk lies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -201,8 +202,8 @@ impl RangeTree {
         missing
     }
 
-    /// For a change and its opposite, of which at most one is pending for any byte: what of the range is in
-    /// `opposite` cancels out there, the rest is added to `self`.
+    /// For a change and its opposite, of which at most one is pending for any byte: what of the
+    /// range is in `opposite` cancels out there, the rest is added to `self`.
     pub fn add_cancelling(
         &mut self,
         opposite: &mut RangeTree,
@@ -233,7 +234,8 @@ impl RangeTree {
         }
     }
 
-    /// The first range from `cursor` on with `size` bytes behind it, looking at `tries` ranges at most.
+    /// The first range from `cursor` on with `size` bytes behind it, looking at `tries` ranges at
+    /// most.
     pub fn first_fit(&self, cursor: u64, size: u64, tries: usize) -> Option<u64> {
         if let Some((_, e)) = self.at_or_before(cursor)
             && e.saturating_sub(cursor) >= size
@@ -243,7 +245,8 @@ impl RangeTree {
         self.ranges.range(cursor..).take(tries).find(|(s, e)| **e - **s >= size).map(|(&s, _)| s)
     }
 
-    /// The smallest range that holds `size` bytes; the first of those of equal size. Only in a tree [`RangeTree::by_size`].
+    /// The smallest range that holds `size` bytes; the first of those of equal size. Only in a tree
+    /// [`RangeTree::by_size`].
     pub fn best_fit(&self, size: u64) -> Option<u64> {
         self.by_size.as_ref()?.range((size, 0)..).next().map(|&(_, s)| s)
     }

@@ -1,4 +1,5 @@
-//! One metaslab: a stretch of a top-level vdev whose space is known, given out and taken back together.
+//! One metaslab: a stretch of a top-level vdev whose space is known, given out and taken back
+//! together.
 //!
 //! ```text
 //!             alloc                 sync                       sync_done, TXG_DEFER_SIZE txgs later
@@ -7,9 +8,9 @@
 //!                                                                sync_done    sync: (space map: FREE)
 //! ```
 //!
-//! `free` (OpenZFS's `ms_allocatable`) exists only while the metaslab is loaded; everything else is kept always, because it is
-//! what has happened and is not, or not long enough, on disk. With log space maps what is logged but not yet in this
-//! metaslab's own map is in the `unflushed` trees.
+//! `free` (OpenZFS's `ms_allocatable`) exists only while the metaslab is loaded; everything else is
+//! kept always, because it is what has happened and is not, or not long enough, on disk. With log
+//! space maps what is logged but not yet in this metaslab's own map is in the `unflushed` trees.
 //!
 //! Invariant: space map + unflushed + allocating + freeing describe every byte, and `free` is what
 //! they call free less `freed`, `defer` and what is lent ([`super::loan`]). A crash loses the
@@ -32,9 +33,11 @@ const BEST_FIT_LARGEST: u64 = 128 << 10;
 /// How many ranges are looked at behind the last allocation.
 const SEARCH: usize = 128;
 
-/// Where a disk turns, a place for what is written after a pause has so much free behind it: what comes next follows it there.
+/// Where a disk turns, a place for what is written after a pause has so much free behind it: what
+/// comes next follows it there.
 const RUN: u64 = 2 << 20;
-/// And where it goes if there is none near. A power of two, so that a metaslab's weight tells whether it has one.
+/// And where it goes if there is none near. A power of two, so that a metaslab's weight tells
+/// whether it has one.
 pub(super) const LONG_RUN: u64 = 8 << 20;
 
 /// Where a block is best, seen from the one before.
@@ -42,13 +45,15 @@ pub(super) const LONG_RUN: u64 = 8 << 20;
 pub(super) enum Where {
     /// Behind it: it is written at once.
     Next,
-    /// So far behind it, as it is written after a pause; where there is a run of free space, or anywhere.
+    /// So far behind it, as it is written after a pause; where there is a run of free space, or
+    /// anywhere.
     AfterPause { skip: u64, run: bool },
     /// As low as there is room: what has become free is used again first.
     Lowest,
 }
 
-/// How fragmented free space in ranges of 512 bytes, 1K, ... is, in percent as OpenZFS 2.3 has it; beyond the table: not at all.
+/// How fragmented free space in ranges of 512 bytes, 1K, ... is, in percent as OpenZFS 2.3 has it;
+/// beyond the table: not at all.
 const FRAGMENTATION: [u64; 20] =
     [100, 99, 97, 93, 88, 83, 77, 71, 64, 57, 50, 43, 36, 29, 23, 17, 12, 7, 3, 1];
 
@@ -96,7 +101,8 @@ pub(super) struct Metaslab {
     pub(super) shift: u8,
     /// Allocations begin and end at multiples of it.
     pub(super) grain: u64,
-    /// How good it is to allocate from: the class of its largest free ranges, then their number. Readable without the lock.
+    /// How good it is to allocate from: the class of its largest free ranges, then their number.
+    /// Readable without the lock.
     weight: AtomicU64,
     state: Mutex<State>,
     load_done: Event,
@@ -251,7 +257,8 @@ impl Metaslab {
             st.free.add(at, size).ok()?;
         }
         if st.allocating[txg.slot()].add(at, size).is_err() {
-            // Impossible while the invariant holds; then the space is better lost than given out twice.
+            // Impossible while the invariant holds; then the space is better lost than given out
+            // twice.
             return None;
         }
         st.cursor = at + size;
@@ -277,7 +284,8 @@ impl Metaslab {
         Ok(())
     }
 
-    /// Notes that a place is free from the syncing txg on. What can be known to be free already is refused.
+    /// Notes that a place is free from the syncing txg on. What can be known to be free already is
+    /// refused.
     pub(super) fn free(&self, st: &mut State, at: u64, size: u64) -> Result<()> {
         self.check_in_use(st, at, size)?;
         #[cfg(feature = "planted")]
@@ -353,7 +361,8 @@ impl Metaslab {
     fn loaded(&self, st: &mut State, mut free: RangeTree) -> Result<()> {
         free.remove_all(&st.unflushed_allocs).map_err(|e| self.corrupt(e))?;
         free.add_all(&st.unflushed_frees).map_err(|e| self.corrupt(e))?;
-        // Freed, on disk or in the log, but not to be given out yet. (What is freed in this txg is only there with a log.)
+        // Freed, on disk or in the log, but not to be given out yet. (What is freed in this txg is
+        // only there with a log.)
         for t in st.defer.iter().chain([&st.freed]) {
             for (s, e) in t.iter() {
                 free.subtract(s, e);
@@ -385,7 +394,8 @@ impl Metaslab {
 impl Metaslab {
     /// Ranges whose time has come may be given out again.
     pub(super) fn release(&self, st: &mut State, ranges: &RangeTree) -> Result<()> {
-        // While the map is being read they are put aside; a metaslab that is not loaded will find them in its map.
+        // While the map is being read they are put aside; a metaslab that is not loaded will find
+        // them in its map.
         if st.loaded || st.loading { st.free.add_all(ranges).map_err(|e| self.corrupt(e)) } else { Ok(()) }
     }
 }

@@ -1,7 +1,9 @@
-//! A space map as an object of the MOS: a header in the bonus, entries in its blocks, appended to by the sync task alone.
+//! A space map as an object of the MOS: a header in the bonus, entries in its blocks, appended to
+//! by the sync task alone.
 //!
-//! Appending is a write that never reads, so it is a plain function. Reading waits for the disk, is done without any lock,
-//! and stops at the length it was asked for: what is appended meanwhile is not seen.
+//! Appending is a write that never reads, so it is a plain function. Reading waits for the disk, is
+//! done without any lock, and stops at the length it was asked for: what is appended meanwhile is
+//! not seen.
 
 use super::range_tree::RangeTree;
 use crate::dmu::{Dnode, NewObject, Objset, resident};
@@ -170,7 +172,8 @@ impl SpaceMap {
         self.phys.histogram.fill(0);
     }
 
-    /// Counts the free ranges of a tree. Ranges larger than the last class count as so many of that class.
+    /// Counts the free ranges of a tree. Ranges larger than the last class count as so many of that
+    /// class.
     pub fn add_to_histogram(&mut self, tx: &Tx, tree: &RangeTree) {
         self.phys.histogram_add(tree.histogram(), u32::from(self.shift));
         self.save(tx);
@@ -216,7 +219,8 @@ impl Reader {
         Error::corrupt(Some(place(&self.dnode)), "", format!("space map {}: {what}", self.dnode.id()))
     }
 
-    /// Calls `f` for every entry of the first `length` bytes, as (kind, vdev, start, size) in bytes of the device.
+    /// Calls `f` for every entry of the first `length` bytes, as (kind, vdev, start, size) in bytes
+    /// of the device.
     pub async fn for_each(
         &self,
         length: u64,
@@ -270,7 +274,8 @@ impl Reader {
 
     /// What is free according to the first `length` bytes.
     pub async fn load_free(&self, length: u64) -> Result<RangeTree> {
-        // Ranges by size are only kept once the tree is complete: replaying touches most of them several times.
+        // Ranges by size are only kept once the tree is complete: replaying touches most of them
+        // several times.
         let mut free = RangeTree::new();
         free.add(self.start, self.size).map_err(|e| self.corrupt(e))?;
         self.for_each(length, |kind, _, start, size| {

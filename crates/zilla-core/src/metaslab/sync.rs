@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::object_type::DMU_OT_OBJECT_ARRAY;
 
-/// Blocks of a metaslab's space map where changes come from the log in bulk, and where they come every txg.
+/// Blocks of a metaslab's space map where changes come from the log in bulk, and where they come
+/// every txg.
 pub(super) const BLKSZ_WITH_LOG: u32 = 128 << 10;
 const BLKSZ_WITHOUT_LOG: u32 = 16 << 10;
 /// A map is rewritten when it is this many times as long as it need be, and of some length at all.
@@ -22,7 +23,8 @@ const CONDENSE_BLOCKS: u64 = 4;
 /// A metaslab that was not allocated from for so many txgs is unloaded.
 const UNLOAD_AFTER: u64 = 32;
 
-/// How the sync changed the number of users of features; the pool adds this to its feature counts in the same txg.
+/// How the sync changed the number of users of features; the pool adds this to its feature counts
+/// in the same txg.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FeatureCounts {
     pub spacemap_histogram: i64,
@@ -31,7 +33,8 @@ pub struct FeatureCounts {
 }
 
 impl Metaslabs {
-    /// Makes the object that lists a new vdev's space maps; its number belongs into the vdev's configuration.
+    /// Makes the object that lists a new vdev's space maps; its number belongs into the vdev's
+    /// configuration.
     pub async fn create_array(&self, mos: &Arc<Objset>, tx: &Tx, vdev: u32) -> Result<ObjectId> {
         let v = self.vdev(vdev)?;
         let dn = resident(|| mos.alloc(tx, NewObject::new(DMU_OT_OBJECT_ARRAY, 512))).await?;
@@ -46,9 +49,10 @@ impl Metaslabs {
         std::mem::take(&mut self.counts.lock())
     }
 
-    /// One sync pass. Everything that was allocated and freed since the last is written down, which dirties the MOS, so that
-    /// another pass follows; rewriting the same blocks there allocates nothing, and so the passes come to an end.
-    /// The first pass also flushes some metaslabs from the logs.
+    /// One sync pass. Everything that was allocated and freed since the last is written down, which
+    /// dirties the MOS, so that another pass follows; rewriting the same blocks there allocates
+    /// nothing, and so the passes come to an end. The first pass also flushes some metaslabs from
+    /// the logs.
     pub async fn sync(&self, mos: &Arc<Objset>, txg: Txg, pass: u64) -> Result<()> {
         let tx = Tx::syncing(txg);
         if pass == 1 && (mos.is_dirty(txg) || self.log.lock().flush_all) {
@@ -190,8 +194,8 @@ impl Metaslabs {
         sm.length() >= optimal.saturating_mul(CONDENSE_FACTOR) && sm.length() > CONDENSE_BLOCKS * block
     }
 
-    /// Rewrites a loaded metaslab's map as short as can be: all allocated, then what is free as of the last txg. The log's
-    /// entries up to that txg are thereby flushed.
+    /// Rewrites a loaded metaslab's map as short as can be: all allocated, then what is free as of
+    /// the last txg. The log's entries up to that txg are thereby flushed.
     pub(super) async fn condense(
         &self,
         mos: &Arc<Objset>,
@@ -247,8 +251,9 @@ impl Metaslabs {
     pub fn sync_done(&self, txg: Txg) -> Result<()> {
         let normal = self.class_stat(SpaceClass::Normal);
         let free = normal.space.saturating_sub(normal.alloc);
-        // In a pool that is nearly full space must come back at once; and so it must to a log device half of which cannot be given out, for a pool
-        // that syncs slowly is no faster than the log has room. Who went back to an older uberblock then would find less of the log.
+        // In a pool that is nearly full space must come back at once; and so it must to a log
+        // device half of which cannot be given out, for a pool that syncs slowly is no faster than
+        // the log has room. Who went back to an older uberblock then would find less of the log.
         let defer_allowed = free > self.slop();
         let short_logs: Vec<u32> = self.class(SpaceClass::Log).map_or_else(Vec::new, |log| {
             let short = log.groups().filter(|(v, g)| g.free_now() < v.stat().space / 2);
@@ -299,7 +304,8 @@ impl Metaslabs {
     }
 }
 
-/// Brings the map's histogram up to date: exactly for a loaded metaslab, else by adding what was freed.
+/// Brings the map's histogram up to date: exactly for a loaded metaslab, else by adding what was
+/// freed.
 fn update_histogram(st: &mut State, tx: &Tx, frees: &RangeTree) {
     let Some(sm) = &mut st.sm else { return };
     if st.loaded {

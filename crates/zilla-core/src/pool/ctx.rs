@@ -1,9 +1,10 @@
-//! What the layers above the devices share of one pool: its store, its txgs, its MOS, its features, and the two queues that
-//! lead into the sync task.
+//! What the layers above the devices share of one pool: its store, its txgs, its MOS, its features,
+//! and the two queues that lead into the sync task.
 //!
-//! *Sync tasks* are how everything changes the MOS: a closure that runs in the syncing context of one txg, after that txg's
-//! data is written, alone. What fails before it has changed anything concerns only who asked for it. *Frees* are how space comes back: layers hand in block pointers nobody refers to any more, and the
-//! sync task gives them to the metaslabs in the right pass.
+//! *Sync tasks* are how everything changes the MOS: a closure that runs in the syncing context of
+//! one txg, after that txg's data is written, alone. What fails before it has changed anything
+//! concerns only who asked for it. *Frees* are how space comes back: layers hand in block pointers
+//! nobody refers to any more, and the sync task gives them to the metaslabs in the right pass.
 
 use super::features::Features;
 use crate::dmu::{DbufCache, Objset};
@@ -84,7 +85,8 @@ impl PoolCtx {
         })
     }
 
-    /// The pool's own objset; set once while a pool is opened or created, before anything asks for it.
+    /// The pool's own objset; set once while a pool is opened or created, before anything asks for
+    /// it.
     pub fn set_mos(&self, mos: Arc<Objset>) {
         let fresh = self.mos.set(mos).is_ok();
         debug_assert!(fresh, "a pool has one MOS");
@@ -126,25 +128,29 @@ impl PoolCtx {
         self.scan.get().and_then(Weak::upgrade)
     }
 
-    /// From the txg after this one on, txgs are synced in memory only ([`crate::spa::Spa::freeze`]).
+    /// From the txg after this one on, txgs are synced in memory only
+    /// ([`crate::spa::Spa::freeze`]).
     pub(crate) fn freeze_after(&self, txg: Txg) {
         self.frozen_after.store(txg.0, Ordering::Release);
     }
 
-    /// Whether `txg` will never be on disk, because the pool is frozen: what it does can only come back from the intent log.
+    /// Whether `txg` will never be on disk, because the pool is frozen: what it does can only come
+    /// back from the intent log.
     pub fn is_frozen(&self, txg: Txg) -> bool {
         txg.0 > self.frozen_after.load(Ordering::Acquire)
     }
 
-    /// Hands in a block that nothing refers to any more, as of the txg being synced. Holes and embedded blocks are ignored.
+    /// Hands in a block that nothing refers to any more, as of the txg being synced. Holes and
+    /// embedded blocks are ignored.
     pub fn free(&self, bp: &BlkPtr) {
         if !bp.is_hole() && !bp.is_embedded() {
             self.frees.lock().push(*bp);
         }
     }
 
-    /// Hands in a block that was allocated in `txg`, which the caller holds or which cannot be over yet, and that nothing refers to. It is
-    /// freed in no earlier one, even in the sync of one: a space map that has a block freed before it was allocated is taken for damaged.
+    /// Hands in a block that was allocated in `txg`, which the caller holds or which cannot be over
+    /// yet, and that nothing refers to. It is freed in no earlier one, even in the sync of one: a
+    /// space map that has a block freed before it was allocated is taken for damaged.
     pub(crate) fn free_in(&self, txg: Txg, bp: &BlkPtr) {
         if !bp.is_hole() && !bp.is_embedded() {
             self.in_vain.lock().push((txg, *bp));

@@ -1,9 +1,11 @@
-//! Whose a damaged block is, beside the dataset in whose tree it was met: the error log has one entry a block, filed under its head, but
-//! snapshots and clones share blocks, and a file that was removed may still be damaged in a snapshot. As in OpenZFS a
-//! dataset is named if the place in it holds the block that was born in the error's txg.
+//! Whose a damaged block is, beside the dataset in whose tree it was met: the error log has one
+//! entry a block, filed under its head, but snapshots and clones share blocks, and a file that was
+//! removed may still be damaged in a snapshot. As in OpenZFS a dataset is named if the place in it
+//! holds the block that was born in the error's txg.
 //!
-//! It is looked up when somebody asks, in the datasets as they are then, so nothing has to follow snapshots, promotions and
-//! rollbacks. A block of which that cannot be found out, because what leads to it is damaged as well, counts as the dataset's.
+//! It is looked up when somebody asks, in the datasets as they are then, so nothing has to follow
+//! snapshots, promotions and rollbacks. A block of which that cannot be found out, because what
+//! leads to it is damaged as well, counts as the dataset's.
 
 use super::errlog::{ErrLog, LoggedError};
 use super::{datasets, traverse};
@@ -14,11 +16,12 @@ use std::collections::{BTreeSet, VecDeque};
 use zilla_ondisk::dsl::DslDatasetPhys;
 
 impl ErrLog {
-    /// The datasets that have the block of a logged error, at most `most`: heads before their snapshots, the newest first, and clones
-    /// behind what they were made from.
+    /// The datasets that have the block of a logged error, at most `most`: heads before their
+    /// snapshots, the newest first, and clones behind what they were made from.
     #[crate::boxed]
     pub async fn affected(&self, e: &LoggedError, most: usize) -> Result<Vec<u64>> {
-        // Without its birth nothing tells one version of a block from another; so in logs without the feature `head_errlog`.
+        // Without its birth nothing tells one version of a block from another; so in logs without
+        // the feature `head_errlog`.
         if e.birth == 0 {
             return Ok(vec![e.objset]);
         }
@@ -41,7 +44,8 @@ impl ErrLog {
                 if snap.dir_obj != head.dir_obj || snap.creation_txg < e.birth {
                     break;
                 }
-                // What the head has and was born before the snapshot was made, the snapshot has too.
+                // What the head has and was born before the snapshot was made, the snapshot has
+                // too.
                 if here == Some(true) || self.holds(at, &snap, e).await != Some(false) {
                     out.push(at);
                     if snap.next_clones_obj != 0 {

@@ -1,8 +1,10 @@
-//! Checking a whole pool's space: every byte that something refers to is allocated, once, and nothing else is.
+//! Checking a whole pool's space: every byte that something refers to is allocated, once, and
+//! nothing else is.
 //!
-//! This is what `zdb -b` does. It looks at the pool as an import would find it, from an uberblock's root, with nothing
-//! from memory: references from the MOS, from every dataset (each block in the first one that has it), from the lists of
-//! what is still to be freed; against the space maps and their logs. Blocks of intent logs may be allocated or not.
+//! This is what `zdb -b` does. It looks at the pool as an import would find it, from an uberblock's
+//! root, with nothing from memory: references from the MOS, from every dataset (each block in the
+//! first one that has it), from the lists of what is still to be freed; against the space maps and
+//! their logs. Blocks of intent logs may be allocated or not.
 
 use super::datasets::{all_dirs, dataset};
 use super::traverse::{Visitor, Walk};
@@ -124,7 +126,8 @@ impl Visitor for References {
     }
 }
 
-/// Checks the pool under `root`. `ctx` and `metaslabs` were opened for this from that root, read-only; `ctx`'s MOS is the root's.
+/// Checks the pool under `root`. `ctx` and `metaslabs` were opened for this from that root,
+/// read-only; `ctx`'s MOS is the root's.
 pub(crate) async fn check_space(
     ctx: &Arc<PoolCtx>,
     zio: &Zio,

@@ -1,4 +1,5 @@
-//! Datasets as the MOS has them, whichever MOS it is: the live one, or that of an uberblock that is being checked.
+//! Datasets as the MOS has them, whichever MOS it is: the live one, or that of an uberblock that is
+//! being checked.
 
 use crate::dmu::{Dnode, Objset};
 use crate::error::{Error, Result};

@@ -1,12 +1,13 @@
-//! A scrub of what the error log names, and of nothing else (`zpool scrub -e`): seconds where a whole
-//! scrub takes a day.
+//! A scrub of what the error log names, and of nothing else (`zpool scrub -e`): seconds where a
+//! whole scrub takes a day.
 //!
 //! Each logged block is looked up in the datasets that have it, read with all redundancy and
 //! repaired. What is still damaged is logged anew; the end of the scrub makes that the log, so that
 //! what is good again, or is no more, is no longer told of.
 //!
-//! The task, the notes of what is freed and the fence against reuse of space are those of a scan, of
-//! which there is one at a time: a scrub and this one refuse each other, and a resilver cancels it.
+//! The task, the notes of what is freed and the fence against reuse of space are those of a scan,
+//! of which there is one at a time: a scrub and this one refuse each other, and a resilver cancels
+//! it.
 //!
 //! **On disk** are OpenZFS's nine words in the pool's directory. Their cursor stays 0: one that was
 //! paused, or that a crash or an export cut off, begins again, which costs little and logs nothing
@@ -108,8 +109,8 @@ impl Scan {
         }
     }
 
-    /// Starts one, or goes on with one that is paused. [`Errno::Canceled`]: there is no error to look
-    /// after; [`Errno::NotSup`]: the pool lacks the feature `head_errlog`.
+    /// Starts one, or goes on with one that is paused. [`Errno::Canceled`]: there is no error to
+    /// look after; [`Errno::NotSup`]: the pool lacks the feature `head_errlog`.
     #[crate::boxed]
     pub async fn start_errors_only(self: &Arc<Self>) -> Result<()> {
         if !self.ctx.features.is_enabled("head_errlog") {

@@ -26,18 +26,19 @@
 //! its kin) in the txg that makes them, and a slice that they disturb is done again. Blocks move
 //! from heads to snapshots: the place moves with them.
 //!
-//! **Invariants.** Every block born at or before `max_txg` that is there when the scan ends was read, or is in the error log. What is on disk is
-//! a place up to which this is true.
+//! **Invariants.** Every block born at or before `max_txg` that is there when the scan ends was
+//! read, or is in the error log. What is on disk is a place up to which this is true.
 //!
 //! **Lock order.** The scan's state is a leaf. No lock is held while waiting.
 //!
-//! A **resilver** is a scan of what devices lack: it enters only trees that are younger than the first txg that one of them missed, and reads
-//! only blocks that one of them has not got. Who takes part, and what its end means, `vdev/resilver.rs` says. Devices that come back while
-//! one is under way wait for the next.
+//! A **resilver** is a scan of what devices lack: it enters only trees that are younger than the
+//! first txg that one of them missed, and reads only blocks that one of them has not got. Who takes
+//! part, and what its end means, `vdev/resilver.rs` says. Devices that come back while one is under
+//! way wait for the next.
 //!
 //! A scrub of the error log only is [`errors_only`].
 //!
-//! Logs that were claimed and not replayed yet are read with their heads. Blocks that lose the place
+//! Logs that were claimed and not replayed are read with their heads. Blocks that lose the place
 //! at which they would come up are read at the end ([`outlived`]).
 
 mod affected;
@@ -85,7 +86,7 @@ use zilla_ondisk::dsl::{
 use zilla_ondisk::enums::{ScanFunc, ScanState};
 use zilla_ondisk::object_type::DMU_OT_SCAN_QUEUE;
 
-/// OpenZFS scrubs its dedup tables' blocks of this class and below by the tables; here they come up in the datasets.
+/// OpenZFS scrubs dedup blocks of this class and below by the tables; here the datasets have them.
 const DDT_CLASS_MAX: u64 = 1;
 
 /// What a scan needs of the pool it reads.
@@ -96,18 +97,19 @@ pub trait ScanPool: Send + Sync {
     fn allocated(&self) -> u64;
     /// Bytes of memory that a round may take.
     fn memory(&self) -> BoxFuture<'_, u64>;
-    /// Reads all of a block's copies and redundancy and repairs; returns the bytes read and repaired. An error means that
-    /// no copy is good. By the tickets the read can be hurried.
+    /// Reads all of a block's copies and redundancy and repairs; returns the bytes read and
+    /// repaired. An error means that no copy is good. By the tickets the read can be hurried.
     fn scrub(&self, bp: BlkPtr, at: Bookmark, tickets: Arc<Tickets>) -> BoxFuture<'_, Result<(u64, u64)>>;
     /// The first and the last txg that devices lack and can be given.
     fn missing(&self) -> Option<(Txg, Txg)>;
-    /// A resilver of all that was born up to a txg begins; or, if it is `resumed`, goes on after the pool was closed.
+    /// A resilver of all born up to a txg begins; `resumed`: goes on after the pool was closed.
     fn resilver_begins(&self, max_txg: Txg, resumed: bool);
     /// Whether a device lacks a block that the resilver is to give it.
     fn lacks(&self, bp: &BlkPtr) -> bool;
     /// A block could not be read; or, without one, a whole tree could not.
     fn unreadable(&self, bp: Option<&BlkPtr>);
-    /// A resilver ends, in the syncing txg. If it is complete, devices that took part have all that was born up to `max_txg`.
+    /// A resilver ends, in the syncing txg. If it is complete, devices that took part have all that
+    /// was born up to `max_txg`.
     fn resilver_ends(&self, complete: bool, max_txg: Txg) -> BoxFuture<'_, ()>;
     /// Whether the pool waits for somebody to clear it.
     fn is_suspended(&self) -> bool;
@@ -158,8 +160,7 @@ impl ScanStatus {
     }
 }
 
-/// Nothing is under way where its state cannot be made out: the pool is more than its scan, and what
-/// devices lack is in their DTLs.
+/// Nothing is under way where its state cannot be made out: what devices lack is in their DTLs.
 fn unless_damaged<T: Default>(loaded: Result<T>) -> Result<T> {
     match loaded {
         Err(e) if matches!(e, Error::Corrupt(_)) || e.is(Errno::NoEnt) => {
@@ -247,7 +248,7 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// The pool's scan as it was left; one that was under way goes on, unless the pool is read-only.
+    /// The pool's scan as it was left; if it was under way it goes on, unless that is read-only.
     #[crate::boxed]
     pub async fn open(ctx: &Arc<PoolCtx>, pool: Arc<dyn ScanPool>) -> Result<Arc<Scan>> {
         let stable = unless_damaged(Position::load(ctx.mos()).await)?;
@@ -384,8 +385,9 @@ impl Scan {
         Ok(())
     }
 
-    /// Starts to give devices what they lack. It takes the place of a scrub that is under way, and of a resilver if it is to
-    /// `restart` with all who lack something; else these wait for it. Returns whether it was started.
+    /// Starts to give devices what they lack. It takes the place of a scrub that is under way, and
+    /// of a resilver if it is to `restart` with all who lack something; else these wait for it.
+    /// Returns whether it was started.
     #[crate::boxed]
     pub async fn resilver(self: &Arc<Self>, restart: bool) -> Result<bool> {
         let me = self.clone();
@@ -634,7 +636,7 @@ impl Scan {
         }
     }
 
-    /// Waits for reads of blocks that were freed meanwhile; to be called before a txg's end lets their space be used again.
+    /// Waits for reads of freed blocks, before a txg's end lets their space be used again.
     #[crate::boxed]
     pub async fn settle(&self) {
         loop {

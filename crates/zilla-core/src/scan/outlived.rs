@@ -1,10 +1,10 @@
 //! Blocks that outlive a reference while a scan is under way.
 //!
-//! The walk comes to a block at one of its places. If blocks are shared by deduplication or cloning,
-//! a block may be given another place that the walk has passed, and lose the one that it has not
-//! come to yet: it would be read nowhere. So whatever takes a reference off a block that has others
-//! tells the scan, and all those blocks are read once more at the end, behind the last slice of the
-//! walk.
+//! The walk comes to a block at one of its places. If blocks are shared by deduplication or
+//! cloning, a block may be given another place that the walk has passed, and lose the one that it
+//! has not come to yet: it would be read nowhere. So whatever takes a reference off a block that
+//! has others tells the scan, and all those blocks are read once more at the end, behind the last
+//! slice of the walk.
 //!
 //! They are kept in memory and bounded. Where some are lost, by the bound, or because the scan goes
 //! on after an import, the scan does not say of itself that it has read everything: a resilver

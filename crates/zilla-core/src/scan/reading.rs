@@ -1,8 +1,8 @@
 //! Reading a round: all vdevs at once, each in the order of its disks.
 //!
-//! As much is under way as its devices need to find neighbours in their queues, and less where reads
-//! become slow. What is freed meanwhile is not read, or no error; a txg that frees what is being read
-//! waits for the read ([`Scan::settle`]).
+//! As much is under way as its devices need to find neighbours in their queues, and less where
+//! reads become slow. What is freed meanwhile is not read, or no error; a txg that frees what is
+//! being read waits for the read ([`Scan::settle`]).
 //!
 //! Nothing here is on disk: after a crash the round is gathered and read again.
 
@@ -189,9 +189,9 @@ impl Scan {
         }
     }
 
-    /// Whether what failed because devices are away is tried again: as long as the pool is suspended,
-    /// and else for a time, for a device that is dead for good does not come back, and what the
-    /// others have is to be read.
+    /// Whether what failed because devices are away is tried again: as long as the pool is
+    /// suspended, and else for a time, for a device that is dead for good does not come back, and
+    /// what the others have is to be read.
     pub(super) fn waits_for_devices(&self) -> bool {
         let now = self.ctx.env.now();
         let since = *self.shared.lock().away_since.get_or_insert(now);

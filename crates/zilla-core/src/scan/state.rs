@@ -1,11 +1,13 @@
 //! How far a scan has come, in memory and on disk.
 //!
-//! On disk it is OpenZFS's: 24 words in the pool's directory, and a ZAP of the datasets still to be visited with the birth
-//! from which on their blocks are not known from an earlier one. Either program goes on where the other stopped.
+//! On disk it is OpenZFS's: 24 words in the pool's directory, and a ZAP of the datasets still to be
+//! visited with the birth from which on their blocks are not known from an earlier one. Either
+//! program goes on where the other stopped.
 //!
-//! The order of datasets follows from whose blocks are whose: the MOS, then the empty snapshot from which all datasets
-//! descend, then, after each dataset, the next snapshot (or head) and the clones that begin with it. So a block is visited in
-//! the first dataset that has it, which its birth tells.
+//! The order of datasets follows from whose blocks are whose: the MOS, then the empty snapshot from
+//! which all datasets descend, then, after each dataset, the next snapshot (or head) and the clones
+//! that begin with it. So a block is visited in the first dataset that has it, which its birth
+//! tells.
 
 use crate::dmu::Objset;
 use crate::error::{Error, PoolRefusal as Refusal, Result};

@@ -139,7 +139,8 @@ fn start_sync_task(
 }
 
 impl World {
-    /// A MOS with the few datasets that every pool has, and a file system with a snapshot and a clone of it.
+    /// A MOS with the few datasets that every pool has, and a file system with a snapshot and a
+    /// clone of it.
     async fn new(env: Env) -> World {
         let store = Arc::new(MemStore::default());
         let cache = DbufCache::new(64 << 20);

@@ -31,7 +31,8 @@ const READ_AHEAD: usize = 32;
 pub(crate) trait Visitor: Send {
     /// A block that is neither hole nor redacted, embedded ones included.
     fn visit(&mut self, bp: &BlkPtr, at: Bookmark);
-    /// A block with pointers cannot be read, or is none: its subtree is skipped, or the walk ends with the error given back.
+    /// A block with pointers cannot be read, or is none: its subtree is skipped, or the walk ends
+    /// with the error given back.
     fn unreadable(&mut self, bp: &BlkPtr, at: Bookmark, error: Error) -> Result<()>;
     /// Asked at every level-0 block: whether the walk is to stop there.
     fn stop(&mut self) -> bool;
@@ -154,7 +155,8 @@ impl<'a, V: Visitor> Walk<'a, V> {
         Bookmark { objset: self.objset, object: shape.object, level: i64::from(level), blkid }
     }
 
-    /// Whether to stop at this level-0 block. Behind the place of the last stop a new one is possible.
+    /// Whether to stop at this level-0 block. Behind the place of the last stop a new one is
+    /// possible.
     fn stops(&mut self, shape: Shape, blkid: u64) -> bool {
         if self.stopped.is_none() && (shape.object as i64) >= 0 && self.visitor.stop() {
             self.stopped = Some(self.at(shape, 0, blkid));
@@ -314,7 +316,8 @@ impl<'a, V: Visitor> Walk<'a, V> {
             futures_util::stream::iter(tops).buffer_unordered(READ_AHEAD).collect().await;
         for (id, dn) in &found {
             let shape = Shape::of(*id, dn);
-            // Nothing of an object that was done before the last stop is looked at, its spill block neither.
+            // Nothing of an object that was done before the last stop is looked at, its spill block
+            // neither.
             if self.resume.is_some_and(|r| shape.object < object_of(&r)) {
                 continue;
             }

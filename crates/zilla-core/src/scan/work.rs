@@ -222,9 +222,9 @@ impl Scan {
                 }
                 listener.await;
             }
-            // The txg that is being synced may have freed blocks before that was noted, and the trees
-            // of the last one still have them. Behind it, all that the trees have is noted when it
-            // is freed.
+            // The txg that is being synced may have freed blocks before that was noted, and the
+            // trees of the last one still have them. Behind it, all that the trees have is noted
+            // when it is freed.
             self.synced().await?;
             if self.shared.lock().errors_only.is_active() {
                 match self.scrub_errors().await {

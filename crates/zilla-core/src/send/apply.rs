@@ -11,8 +11,8 @@
 //! stored as it came; one that comes in its pointer (`-e`) stays there. Both only where it is one
 //! block here as well, in this machine's order.
 //!
-//! **Bad input.** Every number of a record is checked before it is used: sizes against the block sizes the pool has, offsets
-//! against the longest object, types against those there are.
+//! **Bad input.** Every number of a record is checked before it is used: sizes against the block
+//! sizes the pool has, offsets against the longest object, types against those there are.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 

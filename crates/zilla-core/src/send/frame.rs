@@ -2,8 +2,8 @@
 //!
 //! The sum is a fletcher4 of all bytes so far. Each head but BEGIN's ends in the sum of what comes
 //! before that place; the sum then goes on over these bytes too, and over the payload. END has in
-//! addition the sum of everything before it. A reader checks both before anyone acts on a record, so
-//! what was damaged on the way is refused at the record where it happened.
+//! addition the sum of everything before it. A reader checks both before anyone acts on a record,
+//! so what was damaged on the way is refused at the record where it happened.
 //!
 //! **Bounds.** A reader holds one record's payload, which [`Record::decode`] has bounded.
 
@@ -182,12 +182,14 @@ impl<'a> RecordReader<'a> {
         Ok(Some(head))
     }
 
-    /// The record that begins a stream, with its payload, or the END of a compound stream. None at the end of all.
+    /// The record that begins a stream, with its payload, or the END of a compound stream. None at
+    /// the end of all.
     #[crate::boxed]
     pub async fn begin(&mut self) -> Result<Option<(Record, Bytes)>> {
         self.read = 0;
         let Some(head) = self.head().await? else { return Ok(None) };
-        // The END of a compound stream has no magic number; all zeros but for its type, it reads in either order.
+        // The END of a compound stream has no magic number; all zeros but for its type, it reads in
+        // either order.
         if let Ok(order) = stream::order_of(&head) {
             self.order = order;
         }

@@ -14,8 +14,8 @@
 //!
 //! **Crash.** A block that was bad is bad or mended.
 //!
-//! **Deliberately absent.** Blocks that a stream without `-L` has in parts; blocks of metadata, which
-//! streams do not have.
+//! **Deliberately absent.** Blocks that a stream without `-L` has in parts; blocks of metadata,
+//! which streams do not have.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 

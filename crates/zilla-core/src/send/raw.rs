@@ -6,7 +6,8 @@
 //! compression of every block. What cannot be kept so is refused when it is told; what a sender
 //! tells wrongly, whoever loads the key will see.
 //!
-//! **Deliberately absent.** Streams of a machine of the other byte order: their blocks of dnodes would have to be put together in it.
+//! **Deliberately absent.** Streams of a machine of the other byte order: their blocks of dnodes
+//! would have to be put together in it.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 

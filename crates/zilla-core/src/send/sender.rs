@@ -1,14 +1,15 @@
 //! Sending one snapshot: whole, or what changed since an earlier one.
 //!
-//! [`Objects`] walks ahead and says what is to be told; the blocks are read as tasks of their own, as many
-//! at once as fit a bound in bytes, and told in order. So the disks are busy while the pipe is, and the
-//! slower of the two sets the pace. Nothing is read that is not sent, but for the tree itself.
+//! [`Objects`] walks ahead and says what is to be told; the blocks are read as tasks of their own,
+//! as many at once as fit a bound in bytes, and told in order. So the disks are busy while the pipe
+//! is, and the slower of the two sets the pace. Nothing is read that is not sent, but for the tree
+//! itself.
 //!
 //! Neighbouring holes become one FREE, neighbouring free objects one FREEOBJECTS, as OpenZFS's
 //! receivers expect; an object is followed by a FREE of all behind its end.
 //!
-//! A send changes nothing. The snapshot must be held by the caller; a head, which is sent as the last
-//! txg left it, must not change meanwhile ([`DslDataset::hold_alone`]).
+//! A send changes nothing. The snapshot must be held by the caller; a head, which is sent as the
+//! last txg left it, must not change meanwhile ([`DslDataset::hold_alone`]).
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -46,8 +47,8 @@ const PAD: usize = 8;
 /// of 256 bits and more.
 const DEDUP_CHECKSUMS: &[u8] = &[8, 11, 12, 13, 14];
 
-/// What stands for the snapshot in the name of a stream that was made of a head. Source: create_begin_record
-/// of OpenZFS, zfs-send(8).
+/// What stands for the snapshot in the name of a stream that was made of a head. Source:
+/// create_begin_record of OpenZFS, zfs-send(8).
 pub const HEAD_NAME: &str = "@--head--";
 
 /// What an incremental stream starts from.

@@ -14,9 +14,10 @@
 //! A change means that the pool is in use. The durations are OpenZFS's, since both sides must agree
 //! on them.
 //!
-//! **Our own** is an uberblock of a host with our number, which is how a restart is quick. Another may have just taken the pool, though, and not
-//! yet written its number into labels, which takes a txg. So heartbeats carry 16 bits of the
-//! writer's number where other software sees nothing but a slightly longer delay ([`tag`]).
+//! **Our own** is an uberblock of a host with our number, which is how a restart is quick. Another
+//! may have just taken the pool, though, and not yet written its number into labels, which takes a
+//! txg. So heartbeats carry 16 bits of the writer's number where other software sees nothing but a
+//! slightly longer delay ([`tag`]).
 
 use super::Spa;
 use super::config::Host;

@@ -1,16 +1,19 @@
 //! The block reference table: how many references a cloned block has beside its first one.
 //!
-//! OpenZFS lets files share blocks (`cp --reflink`, `copy_file_range`). A block without an entry has one reference; whoever frees a block that has
-//! one takes a reference off, and only the last one gives the space back. On disk: [`zilla_ondisk::brt`].
+//! OpenZFS lets files share blocks (`cp --reflink`, `copy_file_range`). A block without an entry
+//! has one reference; whoever frees a block that has one takes a reference off, and only the last
+//! one gives the space back. On disk: [`zilla_ondisk::brt`].
 //!
 //! ```text
 //! zpl (clone_range) -> dbuf layer of a txg -> its sync: pointer in the tree --> [reference] -> [release] of what the txg freed
 //! ```
 //!
-//! **Invariant.** An entry says how many blocks in trees and in lists of what is to be freed point to its block, less one. A reference is added
-//! by the sync that writes its pointer, before anything of that txg is freed; so a clone that is overwritten before is none.
+//! **Invariant.** An entry says how many blocks in trees and in lists of what is to be freed point
+//! to its block, less one. A reference is added by the sync that writes its pointer, before
+//! anything of that txg is freed; so a clone that is overwritten before is none.
 //!
-//! **Crash.** The table is part of the MOS and changes in the syncing context only, in the txg whose frees it stands for.
+//! **Crash.** The table is part of the MOS and changes in the syncing context only, in the txg
+//! whose frees it stands for.
 
 use super::PoolCtx;
 use crate::dmu::{Dnode, NewObject, resident};
@@ -55,7 +58,8 @@ struct Table {
 
 struct State {
     phys: BrtVdevPhys,
-    /// Entries of each range. Most blocks that are freed are in a range that has none, and are not looked up.
+    /// Entries of each range. Most blocks that are freed are in a range that has none, and are not
+    /// looked up.
     counts: Vec<u16>,
 }
 
@@ -221,7 +225,8 @@ impl Brt {
     }
 }
 
-/// Reads a table's counts. A vdev may be said to be larger than any is, and its counts be all holes.
+/// Reads a table's counts. A vdev may be said to be larger than any is, and its counts be all
+/// holes.
 async fn read_counts(object: &Arc<Dnode>, size: u64, name: &str) -> Result<Vec<u16>> {
     let mut counts = Vec::new();
     if size > MOST_COUNTS || counts.try_reserve_exact(size as usize).is_err() {

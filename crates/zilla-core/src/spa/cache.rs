@@ -1,11 +1,12 @@
 //! Cache devices of a pool: which there are, and their coming and going.
 //!
-//! A pool's configuration does not name them; they stand in a list of their own in the MOS (`l2cache` in the directory, as in OpenZFS), and each has a
-//! label that says no more than that it is a cache device, and its guid. One that is missing, or somebody else's, is a state that
-//! is shown, and never a reason not to import.
+//! A pool's configuration does not name them; they stand in a list of their own in the MOS
+//! (`l2cache` in the directory, as in OpenZFS), and each has a label that says no more than that it
+//! is a cache device, and its guid. One that is missing, or somebody else's, is a state that is
+//! shown, and never a reason not to import.
 //!
-//! **Crash.** The list is changed in the txg that adds or removes a device. Added and not yet listed, a device is nobody's; removed and still listed,
-//! it is found again.
+//! **Crash.** The list is changed in the txg that adds or removes a device. Added and not yet
+//! listed, a device is nobody's; removed and still listed, it is found again.
 
 use super::{Spa, config};
 use crate::error::{Errno, Error, Result};
@@ -198,7 +199,8 @@ impl Spa {
         Ok(leaf.state())
     }
 
-    /// Looks at the cache devices that could not be opened, or failed, again. For one who holds `changing`.
+    /// Looks at the cache devices that could not be opened, or failed, again. For one who holds
+    /// `changing`.
     pub(super) async fn retry_cache(&self, guid: Option<u64>) {
         for vdev in &self.tree().cache {
             let Some(leaf) = &vdev.leaf else { continue };
@@ -221,7 +223,8 @@ impl Spa {
     }
 }
 
-/// Writes a list of devices to an object of the MOS that the directory knows as `name`, and which is made if there is none.
+/// Writes a list of devices to an object of the MOS that the directory knows as `name`, and which
+/// is made if there is none.
 pub(super) async fn write_list(
     mos: &Arc<crate::dmu::Objset>,
     tx: &Tx,

@@ -7,9 +7,9 @@
 //! algorithm.) Until a txg has put our number into the labels the lease is not longer than that
 //! time either.
 //!
-//! **Taking it back** after the lease was lost: only if its newest uberblock is one that we have written, and stays so for as long as an import would
-//! watch it. While a pool is being claimed nothing else of it is written: the claim goes past the
-//! fence of the pool, by one of its own.
+//! **Taking it back** after the lease was lost: only if its newest uberblock is one that we have
+//! written, and stays so for as long as an import would watch it. While a pool is being claimed
+//! nothing else of it is written: the claim goes past the fence of the pool, by one of its own.
 //!
 //! The devices are opened anew for a claim, by their paths, which may lead elsewhere by now: only
 //! what carries the leaf's and the pool's labels is written to. One that does not answer is passed

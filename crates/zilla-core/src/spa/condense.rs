@@ -15,8 +15,8 @@
 //! counts.
 //!
 //! **On disk** (OpenZFS's format): `com.delphix:condensing_indirect` in the pool's directory names
-//! the vdev, the map and the new object. **Crash:** the new object says up to where it was made, and
-//! an import goes on there, also with one that OpenZFS began. It is read and compared first.
+//! the vdev, the map and the new object. **Crash:** the new object says up to where it was made,
+//! and an import goes on there, also with one that OpenZFS began. It is read and compared first.
 //!
 //! One vdev at a time, as in OpenZFS. One that is still being emptied is left alone: its mapping
 //! grows.

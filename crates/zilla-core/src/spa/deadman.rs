@@ -1,13 +1,16 @@
 //! Devices that do not answer: OpenZFS's deadman.
 //!
-//! Every `zfs_deadman_checktime_ms` the I/O that is at the leaves is looked at. What has been there for longer than
-//! `zfs_deadman_ziotime_ms`, or a write for longer than `zfs_deadman_synctime_ms` (no txg ends before it), is told of as
-//! `ereport.fs.zfs.deadman`. A leaf that the pool can do without is given up after `zfs_deadman_ziotime_ms`: its I/O fails, others
-//! have what is on it, and it is resilvered when it is back ([`crate::vdev`], `hung`). One that the pool needs is waited for
-//! (`zfs_deadman_failmode=wait`), or given up too (`continue`): then the pool suspends itself, or reads fail, as for a device that says
-//! no. `panic` does the same: the pools of others live in this process.
+//! Every `zfs_deadman_checktime_ms` the I/O that is at the leaves is looked at. What has been there
+//! for longer than `zfs_deadman_ziotime_ms`, or a write for longer than `zfs_deadman_synctime_ms`
+//! (no txg ends before it), is told of as `ereport.fs.zfs.deadman`. A leaf that the pool can do
+//! without is given up after `zfs_deadman_ziotime_ms`: its I/O fails, others have what is on it,
+//! and it is resilvered when it is back ([`crate::vdev`], `hung`). One that the pool needs is
+//! waited for (`zfs_deadman_failmode=wait`), or given up too (`continue`): then the pool suspends
+//! itself, or reads fail, as for a device that says no. `panic` does the same: the pools of others
+//! live in this process.
 //!
-//! Who embeds the engine decides whether this is looked at ([`Spa::check_deadman`]). Nothing of it is on disk but the state of the leaf.
+//! Who embeds the engine decides whether this is looked at ([`Spa::check_deadman`]). Nothing of it
+//! is on disk but the state of the leaf.
 
 use super::Spa;
 use super::diagnosis::needs;
@@ -23,8 +26,8 @@ use std::time::Duration;
 const STOOD_STILL: Duration = Duration::from_secs(10);
 
 impl Spa {
-    /// Looks for I/O that devices do not answer, if it is time to; whether a device was given up. To be called now and then by
-    /// who watches the pool; it waits for nothing.
+    /// Looks for I/O that devices do not answer, if it is time to; whether a device was given up.
+    /// To be called now and then by who watches the pool; it waits for nothing.
     pub fn check_deadman(&self) -> bool {
         let ms = |t: &crate::tunables::Tunable| Duration::from_millis(t.get());
         let now = self.ctx.env.clock.now();
@@ -38,7 +41,8 @@ impl Spa {
                 return false;
             }
             *last = Some(now);
-            // Nobody looked for long: this process stood still, and the answers may be there already.
+            // Nobody looked for long: this process stood still, and the answers may be there
+            // already.
             if since.is_some_and(|since| since > every.saturating_mul(2).saturating_add(STOOD_STILL)) {
                 return false;
             }

@@ -123,8 +123,8 @@ impl Spa {
     #[crate::boxed]
     pub async fn clear(self: &Arc<Self>, guid: Option<u64>) -> Result<()> {
         let one = self.clearing.lock().await;
-        // Who is changing the pool may wait for the very txg that is to be tried again: the devices of
-        // a suspended pool are tried beside it.
+        // Who is changing the pool may wait for the very txg that is to be tried again: the devices
+        // of a suspended pool are tried beside it.
         let lock = std::pin::pin!(self.changing.lock());
         let changing = match select(lock, std::pin::pin!(self.suspension.happens())).await {
             Either::Left((guard, _)) => Some(guard),

@@ -2,11 +2,12 @@
 //!
 //! Errors are counted in windows of time, a leaf and a kind each. [`ERRORS`] I/O errors within
 //! [`WITHIN`] fault the device, if the others have what is on it, else they degrade it; as many
-//! checksum errors degrade it: it is still read where nobody else has the block. So do slow I/Os, where
-//! a limit of them is set. Properties of the leaf, else of its top-level, set other limits
+//! checksum errors degrade it: it is still read where nobody else has the block. So do slow I/Os,
+//! where a limit of them is set. Properties of the leaf, else of its top-level, set other limits
 //! ([`THRESHOLDS`]). A faulted or degraded device calls a hot spare. `zpool clear` forgets.
 //!
-//! What is noted at the leaves is reported here too, as events. Nothing is on disk but the states, in the pool's configuration.
+//! What is noted at the leaves is reported here too, as events. Nothing is on disk but the states,
+//! in the pool's configuration.
 
 use super::Spa;
 use crate::error::{Errno, Error, Result};
@@ -98,7 +99,8 @@ impl Diagnosis {
         }
     }
 
-    /// What counts for a leaf: its own limit, its top-level's, the usual one. None: nothing is judged.
+    /// What counts for a leaf: its own limit, its top-level's, the usual one. None: nothing is
+    /// judged.
     fn limit_of(&self, kind: TroubleKind, leaf: u64, top: Option<u64>) -> Option<Limit> {
         let (at, usual) = match kind {
             TroubleKind::Io { .. } => (0, Some((ERRORS, WITHIN.as_secs()))),
@@ -163,8 +165,9 @@ impl Spa {
         self.post(&format!("sysevent.fs.zfs.{name}"), vdev.as_deref(), &NvList::new());
     }
 
-    /// Looks at what has gone wrong at the leaves since the last time, reports it, and takes out of use who has failed too often;
-    /// whether a state is another now. To be called now and then by who watches the pool.
+    /// Looks at what has gone wrong at the leaves since the last time, reports it, and takes out of
+    /// use who has failed too often; whether a state is another now. To be called now and then by
+    /// who watches the pool.
     pub fn diagnose(&self) -> bool {
         let tree = self.tree();
         let mut changed = false;

@@ -1,7 +1,9 @@
-//! Finding pools: reading labels of everything in some directories, and putting what belongs together together.
+//! Finding pools: reading labels of everything in some directories, and putting what belongs
+//! together together.
 //!
-//! A label knows the whole of its own top-level vdev and how many there are. The newest label of each decides. What no label speaks of is
-//! a hole or missing; whether a pool can do without is decided when it is opened.
+//! A label knows the whole of its own top-level vdev and how many there are. The newest label of
+//! each decides. What no label speaks of is a hole or missing; whether a pool can do without is
+//! decided when it is opened.
 
 use crate::error::{Error, Result};
 use crate::vdev::{OPEN_TIMEOUT, probe_path, within};
@@ -20,7 +22,8 @@ pub struct FoundPool {
     pub state: PoolState,
     /// The newest label's configuration, with the tree of all top-level vdevs in `vdev_tree`.
     pub config: NvList,
-    /// Where each leaf was found, by guid; and every spare and cache device that was found, whosever it is.
+    /// Where each leaf was found, by guid; and every spare and cache device that was found,
+    /// whosever it is.
     pub paths: BTreeMap<u64, PathBuf>,
     /// The newest uberblock's txg and time.
     pub txg: u64,
@@ -73,7 +76,8 @@ pub async fn discover(env: &Env, places: &[PathBuf]) -> Result<Vec<FoundPool>> {
             None => seen.entry(guid).or_default().push(seen_here),
         }
     }
-    // Of a pool whose guid was being changed: the change counts if its uberblock has arrived anywhere.
+    // Of a pool whose guid was being changed: the change counts if its uberblock has arrived
+    // anywhere.
     for (device, before) in changing {
         let now = device.config.u64("pool_guid").unwrap_or(0);
         let config = if seen.contains_key(&now) { device.config } else { before };

@@ -1,8 +1,9 @@
 //! DTLs on disk: a space map for each leaf that ever missed anything, whose "space" is txgs.
 //!
-//! A leaf that is known not to take writes has the txg in its DTL as soon as the first block passes it by, so the txg's
-//! own later passes write that down. A write that fails only at the end of a txg is written down with the next one; after a
-//! crash between the two the leaf's uberblocks tell, for it does not get that txg's (see `resilver.rs`).
+//! A leaf that is known not to take writes has the txg in its DTL as soon as the first block passes
+//! it by, so the txg's own later passes write that down. A write that fails only at the end of a
+//! txg is written down with the next one; after a crash between the two the leaf's uberblocks tell,
+//! for it does not get that txg's (see `resilver.rs`).
 
 use std::sync::Arc;
 
@@ -77,8 +78,8 @@ impl VdevTree {
         self.pool_leaves().any(|l| l.dtl.is_dirty())
     }
 
-    /// Writes the DTLs that changed. How many leaves got their first one, which the configuration must then say, and the
-    /// count of maps with histograms.
+    /// Writes the DTLs that changed. How many leaves got their first one, which the configuration
+    /// must then say, and the count of maps with histograms.
     #[crate::boxed]
     pub async fn sync_dtls(&self, mos: &Arc<Objset>, tx: &Tx, pass: u64, how: DtlFormat) -> Result<i64> {
         let (mut fresh, v2) = (0, how.v2);

@@ -17,9 +17,9 @@
 //! is there and lacks nothing; else it waits, and what was moved and is not on disk yet is moved
 //! again. When all is done a scrub begins, as OpenZFS does it.
 //!
-//! **On disk** (OpenZFS's format): the configuration says `raidz_expanding`, later the txg from which
-//! blocks are as wide as the vdev; the uberblock how far it is; the vdev's ZAP the rest. **Crash:** an
-//! import goes on where the uberblock says.
+//! **On disk** (OpenZFS's format): the configuration says `raidz_expanding`, later the txg from
+//! which blocks are as wide as the vdev; the uberblock how far it is; the vdev's ZAP the rest.
+//! **Crash:** an import goes on where the uberblock says.
 
 use super::Spa;
 use super::vdev_objects::{VdevObjects, top_zap};

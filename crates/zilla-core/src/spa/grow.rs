@@ -1,10 +1,13 @@
-//! Growing: a top-level vdev whose devices have become larger gets the metaslabs that they have room for.
+//! Growing: a top-level vdev whose devices have become larger gets the metaslabs that they have
+//! room for.
 //!
-//! When: `zpool online -e`; and with `autoexpand=on` as soon as it is noticed, which is at an import, at `online` and `reopen`, when the
-//! last small disk leaves a mirror or RAID-Z, and by a look now and then. Metaslabs keep their size, new ones are appended.
+//! When: `zpool online -e`; and with `autoexpand=on` as soon as it is noticed, which is at an
+//! import, at `online` and `reopen`, when the last small disk leaves a mirror or RAID-Z, and by a
+//! look now and then. Metaslabs keep their size, new ones are appended.
 //!
-//! One vdev grows in one txg: its size in the configuration and the labels, and its metaslabs. New blocks go there only
-//! when that txg is stable. A crash finds the size as it was, and what lies beyond belongs to nobody, or the new one.
+//! One vdev grows in one txg: its size in the configuration and the labels, and its metaslabs. New
+//! blocks go there only when that txg is stable. A crash finds the size as it was, and what lies
+//! beyond belongs to nobody, or the new one.
 
 use super::Spa;
 use crate::error::Result;
@@ -62,7 +65,8 @@ impl Spa {
         for top in tree.tops.iter().filter(|t| only.is_none_or(|guid| t.vdev.guid == guid)) {
             let Some(asize) = top.grows_to() else { continue };
             let (spa, vdev, id) = (self.clone(), top.vdev.clone(), top.id);
-            // Once begun it must end, whoever waits for it; and who waits must not, when the pool is suspended.
+            // Once begun it must end, whoever waits for it; and who waits must not, when the pool
+            // is suspended.
             let growing = self.ctx.env.spawn_with_result(async move { spa.grow_top(id, vdev, asize).await });
             let suspended = std::pin::pin!(self.suspension.happens());
             match select(growing, suspended).await {

@@ -1,8 +1,11 @@
-//! The pool's history: every command that changed it, in a ring in the MOS that never forgets the first records.
+//! The pool's history: every command that changed it, in a ring in the MOS that never forgets the
+//! first records.
 //!
-//! Records are natively packed nvlists behind a little-endian length; the object's bonus (`spa_history_phys`) says where the ring
-//! begins and ends. What was logged up to the first command (`zpool create`) is kept for ever, the ring begins behind it. Offsets in
-//! the bonus are logical and only grow. A crash loses the records of the txg that was not synced, with what they describe.
+//! Records are natively packed nvlists behind a little-endian length; the object's bonus
+//! (`spa_history_phys`) says where the ring begins and ends. What was logged up to the first
+//! command (`zpool create`) is kept for ever, the ring begins behind it. Offsets in the bonus are
+//! logical and only grow. A crash loses the records of the txg that was not synced, with what they
+//! describe.
 
 use crate::dmu::{Dnode, NewObject, Objset, resident};
 use crate::error::{Error, Result};

@@ -1,12 +1,15 @@
-//! What a pool is to others: its guid, its version, its features, the sets of features that it is kept to.
+//! What a pool is to others: its guid, its version, its features, the sets of features that it is
+//! kept to.
 //!
-//! Each change is one sync task, so that it and everything that it makes true are in one txg: a guid with the labels and the
-//! configuration that carry it, a feature with the count that says it is enabled. What writes blocks is told in the same txg, before
-//! the pool's own objects are written: a feature that says "since that txg" would lie otherwise.
+//! Each change is one sync task, so that it and everything that it makes true are in one txg: a
+//! guid with the labels and the configuration that carry it, a feature with the count that says it
+//! is enabled. What writes blocks is told in the same txg, before the pool's own objects are
+//! written: a feature that says "since that txg" would lie otherwise.
 //!
-//! A crash finds the pool before the change or after it. Of a guid that changes, the power may fail while labels or uberblocks are on
-//! their way; then some devices name the new one. Who looks for pools (`discover.rs`) takes it for the pool's if the uberblock of the
-//! change has arrived anywhere, and the old one if not.
+//! A crash finds the pool before the change or after it. Of a guid that changes, the power may fail
+//! while labels or uberblocks are on their way; then some devices name the new one. Who looks for
+//! pools (`discover.rs`) takes it for the pool's if the uberblock of the change has arrived
+//! anywhere, and the old one if not.
 
 use super::config::SPA_VERSION;
 use super::open::{DIRECTORY, apply_features};
@@ -68,7 +71,8 @@ impl Spa {
         self.state.lock().compatibility.clone()
     }
 
-    /// Changes which sets of features the pool is kept to; `off` and nothing are the same. On disk with the txg that is open.
+    /// Changes which sets of features the pool is kept to; `off` and nothing are the same. On disk
+    /// with the txg that is open.
     pub fn set_compatibility(&self, sets: &str) {
         self.state.lock().compatibility = Some(sets.to_owned()).filter(|s| !s.is_empty() && s != "off");
         self.config_dirty.store(true, Ordering::Release);
@@ -106,8 +110,8 @@ impl Spa {
         self.has_vdev_zaps.load(Ordering::Acquire)
     }
 
-    /// Vdevs of pools with feature flags have ZAPs, which log space maps, checkpoints and more of them
-    /// need; in those from before 2015 they had none.
+    /// Vdevs of pools with feature flags have ZAPs, which log space maps, checkpoints and more of
+    /// them need; in those from before 2015 they had none.
     pub(super) async fn complete_vdev_zaps(self: &Arc<Self>) -> Result<()> {
         if self.has_vdev_zaps() || self.version() < SPA_VERSION {
             return Ok(());

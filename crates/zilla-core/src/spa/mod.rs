@@ -10,25 +10,29 @@
 //!   label -> uberblock -> MOS: 1 directory -> config, features_for_*, root_dataset, sync_bplist, history, ...
 //! ```
 //!
-//! **Invariants.** The MOS changes only in the sync task ([`sync`]). Nothing is written before the pool is known to be ours
-//! (host check, exclusive open of every device) and servable (features). The configuration in the MOS is the one to be trusted; labels
-//! are only believed as far as finding it goes.
+//! **Invariants.** The MOS changes only in the sync task ([`sync`]). Nothing is written before the
+//! pool is known to be ours (host check, exclusive open of every device) and servable (features).
+//! The configuration in the MOS is the one to be trusted; labels are only believed as far as
+//! finding it goes.
 //!
 //! Which devices there are, and how large vdevs are, changes in one txg each time ([`vdevs`],
 //! [`devices`], [`spares`], [`grow`]); a split makes two pools of one ([`split`]).
 //!
 //! That no other host has the pool is seen to in [`activity`] and [`multihost`].
 //!
-//! What goes wrong at devices is judged in [`diagnosis`] (those that do not answer in [`deadman`]), and told to who watches
-//! ([`crate::events`]).
+//! What goes wrong at devices is judged in [`diagnosis`] (those that do not answer in [`deadman`]),
+//! and told to who watches ([`crate::events`]).
 //!
-//! **Crash.** A txg takes effect with its uberblock, written when everything else of it is stable ([`sync`]); until then the
-//! uberblock before leads to a whole older state. If the devices do not take it, it waits for them ([`suspend`]).
+//! **Crash.** A txg takes effect with its uberblock, written when everything else of it is stable
+//! ([`sync`]); until then the uberblock before leads to a whole older state. If the devices do not
+//! take it, it waits for them ([`suspend`]).
 //!
-//! **Lock order.** The locks here are leaves; none is held across a wait. `changing` is no lock in this sense but a queue:
-//! whoever changes which devices there are waits in it, holding nothing, until the change before is done.
+//! **Lock order.** The locks here are leaves; none is held across a wait. `changing` is no lock in
+//! this sense but a queue: whoever changes which devices there are waits in it, holding nothing,
+//! until the change before is done.
 //!
-//! **Deliberately absent.** Nothing here knows of files or datasets' insides; `dsl` and `zpl` stand on [`PoolCtx`].
+//! **Deliberately absent.** Nothing here knows of files or datasets' insides; `dsl` and `zpl` stand
+//! on [`PoolCtx`].
 
 mod activity;
 pub(crate) mod brt;

@@ -12,14 +12,14 @@
 //!   ub_mmp_config valid bits, interval in ms, sequence, failures
 //! ```
 //!
-//! **The lease.** The devices take writes only while it lasts ([`Lease`]). What renews it is a heartbeat that an importer would see: written to a
-//! device of an ordinary vdev, made stable, the device still in use afterwards. It counts from when
-//! it was *sent*, for from then on it may have been seen; it lasts as many intervals as the
-//! heartbeat says. What is on disk never says less than what is being kept to: a shorter time
-//! counts for us before it is written, a longer one after. Log, cache and spare devices have no
-//! part in it: another host may do without them. When the lease is lost the pool is suspended, and
-//! nothing resumes it but `zpool clear`, which watches the pool as an import does
-//! ([`super::claim`]).
+//! **The lease.** The devices take writes only while it lasts ([`Lease`]). What renews it is a
+//! heartbeat that an importer would see: written to a device of an ordinary vdev, made stable, the
+//! device still in use afterwards. It counts from when it was *sent*, for from then on it may have
+//! been seen; it lasts as many intervals as the heartbeat says. What is on disk never says less
+//! than what is being kept to: a shorter time counts for us before it is written, a longer one
+//! after. Log, cache and spare devices have no part in it: another host may do without them. When
+//! the lease is lost the pool is suspended, and nothing resumes it but `zpool clear`, which watches
+//! the pool as an import does ([`super::claim`]).
 //!
 //! A crash leaves heartbeats in the ring, which lead to the same txg as its own uberblock.
 //!

@@ -472,7 +472,8 @@ impl Spa {
         spa.resume_removal().await?;
         spa.load_expansions().await?;
         if let Err(e) = spa.load_vdev_props().await {
-            // Those whose properties were not read take blocks, and the usual limits count for them.
+            // Those whose properties were not read take blocks, and the usual limits count for
+            // them.
             tracing::warn!(pool = %spa.name(), "the properties of its vdevs cannot be read: {e}");
         }
         spa.update_space()?;

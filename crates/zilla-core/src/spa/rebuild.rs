@@ -18,8 +18,8 @@
 //!
 //! While one is active no scan begins; a scrub that is under way ends.
 //!
-//! **On disk** (OpenZFS's format): twelve words in the top-level's ZAP (`zilla_ondisk::vdev_zap`), and
-//! the count of the feature `device_rebuild`. What was reached is written down when it has been
+//! **On disk** (OpenZFS's format): twelve words in the top-level's ZAP (`zilla_ondisk::vdev_zap`),
+//! and the count of the feature `device_rebuild`. What was reached is written down when it has been
 //! written, and is stable with the txg that says so. **Crash:** an import goes on from there; if
 //! somebody lacks something newer, it begins anew.
 
@@ -566,8 +566,8 @@ impl Spa {
         Ok(None)
     }
 
-    /// How many bytes of a top-level may be in memory at once while it is rebuilt: no more than half
-    /// of the ARC's for all top-levels, as in OpenZFS.
+    /// How many bytes of a top-level may be in memory at once while it is rebuilt: no more than
+    /// half of the ARC's for all top-levels, as in OpenZFS.
     fn rebuild_bytes(&self, top: &Top) -> u64 {
         let asked = tunables::REBUILD_VDEV_LIMIT.get().saturating_mul(top.devices().count() as u64);
         asked.min(self.zio.cache().max() / 2 / self.tree().tops.len().max(1) as u64)

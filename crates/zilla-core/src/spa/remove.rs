@@ -65,8 +65,8 @@ pub(super) struct Evacuation {
     changed: Event,
 }
 
-/// What is in use, in runs that are read and mapped as one. None lies in two metaslabs, which are as
-/// large as is said: OpenZFS goes through them one by one, and its `zdb` relies on that.
+/// What is in use, in runs that are read and mapped as one. None lies in two metaslabs, which are
+/// as large as is said: OpenZFS goes through them one by one, and its `zdb` relies on that.
 fn stretches(used: &[(u64, u64)], metaslab: u64, longest: u64) -> Vec<(u64, u64)> {
     let mut runs = Vec::new();
     for &(start, end) in used {
@@ -481,8 +481,8 @@ impl Spa {
         true
     }
 
-    /// As long as a vdev is being emptied no resilver gives devices the copies that they lack of it,
-    /// nor ends saying that they have everything.
+    /// As long as a vdev is being emptied no resilver gives devices the copies that they lack of
+    /// it, nor ends saying that they have everything.
     async fn resilver_after_removal(self: &Arc<Self>, restart: bool) {
         if self.removing().state == ScanState::Scanning as u64 || self.ctx.txgs.is_stopped() {
             return;
@@ -513,8 +513,8 @@ impl Spa {
         objects.free_leaves(top).await?;
         new.propagate();
         self.use_tree(new);
-        // What was moved is elsewhere now, where a resilver under way does not look for it any more;
-        // nor does it if it goes on after a crash.
+        // What was moved is elsewhere now, where a resilver under way does not look for it any
+        // more; nor does it if it goes on after a crash.
         self.tree().not_resilvered(None);
         self.tree().note_dropouts(tx.txg().0);
         self.metaslabs.set_removed(top.id, mapping, top_zap(&top.vdev), top.vdev.asize());

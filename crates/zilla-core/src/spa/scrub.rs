@@ -146,7 +146,8 @@ impl Spa {
         self.scan.get().ok_or_else(|| Error::os(Errno::Again, "the pool is still being opened"))
     }
 
-    /// The scan's part in every txg: who drops out of a resilver is noted, and what reads found damaged goes into the error log.
+    /// The scan's part in every txg: who drops out of a resilver is noted, and what reads found
+    /// damaged goes into the error log.
     pub(super) async fn sync_scan(&self, tx: &Tx) -> Result<()> {
         self.tree().note_dropouts(tx.txg().0);
         let Some(scan) = self.scan.get() else { return Ok(()) };
@@ -185,15 +186,16 @@ impl Spa {
         Ok(&scan.errors)
     }
 
-    /// Before space that was freed may be used again: nobody may be reading, and perhaps repairing, it.
+    /// Before space that was freed may be used again: nobody may be reading, and perhaps repairing,
+    /// it.
     pub(super) async fn settle_scan(&self) {
         if let Some(scan) = self.scan.get() {
             scan.settle().await;
         }
     }
 
-    /// Checks that what the pool refers to and what is allocated are the same, as of the last synced txg, with nothing from
-    /// memory. No txg is synced meanwhile.
+    /// Checks that what the pool refers to and what is allocated are the same, as of the last
+    /// synced txg, with nothing from memory. No txg is synced meanwhile.
     #[crate::boxed]
     pub async fn check_space(self: &Arc<Self>) -> Result<SpaceReport> {
         if self.ctx.readonly {

@@ -1,21 +1,22 @@
-//! Hot spares: devices that stand ready, step in for one that fails, and step back. Who watches the pool calls them
-//! ([`Spa::call_spares`]).
+//! Hot spares: devices that stand ready, step in for one that fails, and step back. Who watches the
+//! pool calls them ([`Spa::call_spares`]).
 //!
-//! Which there are, a list in the MOS says (`spares` in the directory, as in OpenZFS); each has a label that says no more than that it is a
-//! spare, and its guid. A spare may be on the lists of several pools: whoever needs it first has it. So one that waits is not
-//! held open; it is looked at when it is needed, and what its label says decides whether it can be had.
+//! Which there are, a list in the MOS says (`spares` in the directory, as in OpenZFS); each has a
+//! label that says no more than that it is a spare, and its guid. A spare may be on the lists of
+//! several pools: whoever needs it first has it. So one that waits is not held open; it is looked
+//! at when it is needed, and what its label says decides whether it can be had.
 //!
-//! A spare in use stands beside the device it stands in for, in a group of type `spare`, and stays on the list under
-//! the same guid. It leaves by a detach, or when what it stands in for is replaced, or back and whole
-//! ([`Vdev::to_leave`]); its label then says that it is a spare again. If the device it stands in for is detached, it stays
-//! for good and is on no list any more.
+//! A spare in use stands beside the device it stands in for, in a group of type `spare`, and stays
+//! on the list under the same guid. It leaves by a detach, or when what it stands in for is
+//! replaced, or back and whole ([`Vdev::to_leave`]); its label then says that it is a spare again.
+//! If the device it stands in for is detached, it stays for good and is on no list any more.
 //!
-//! A dRAID's **distributed spares** are on the list as well, from when it is made. They are no devices
-//! (`vdev/distributed.rs`): no other pool can have them, nothing of them is labelled or opened, and
-//! they stay on the list whatever becomes of the device that they stand for.
+//! A dRAID's **distributed spares** are on the list as well, from when it is made. They are no
+//! devices (`vdev/distributed.rs`): no other pool can have them, nothing of them is labelled or
+//! opened, and they stay on the list whatever becomes of the device that they stand for.
 //!
-//! **Crash.** The list, and the tree, change in one txg each time. A spare whose label was about to be written over belongs to
-//! nobody, and is known by its guid; the list decides.
+//! **Crash.** The list, and the tree, change in one txg each time. A spare whose label was about to
+//! be written over belongs to nobody, and is known by its guid; the list decides.
 
 use super::Spa;
 use super::cache::write_list;
@@ -206,7 +207,8 @@ impl Spa {
         let found = probe_path(&self.ctx.env, path).await?;
         let label = found.map(|(_, label)| label).filter(|l| l.guid() == Some(guid));
         let label = label.ok_or_else(|| busy("the device is not the hot spare"))?;
-        // What names another pool has begun to be used there; what names this one was used, until a crash came in between.
+        // What names another pool has begun to be used there; what names this one was used, until a
+        // crash came in between.
         let elsewhere = label.pool_guid().is_some_and(|p| p != self.guid()) && label.txg() != 0;
         if elsewhere && label.state() != Some(PoolState::Spare) {
             return Err(busy("the hot spare is in use by another pool"));
@@ -214,7 +216,8 @@ impl Spa {
         Ok(())
     }
 
-    /// A spare that was in use has left the tree: its label says again what it is. For one who holds `changing`.
+    /// A spare that was in use has left the tree: its label says again what it is. For one who
+    /// holds `changing`.
     pub(super) async fn back_to_spares(&self, old: &VdevTree, vdev: &Arc<Vdev>, leaf: &Arc<Leaf>) {
         leaf.dtl.set([]);
         if leaf.writable()

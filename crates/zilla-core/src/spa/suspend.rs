@@ -1,11 +1,13 @@
 //! A pool whose devices did not take a txg: it is suspended, and goes on when they take it again.
 //!
-//! When a sync has made all of a txg and only its writes, flushes or labels failed, nothing is lost yet: the blocks are still in memory
-//! ([`crate::zio::Zio::resend_txg`]). The sync task then waits here. [`Spa::clear`] has it send *everything* of the txg again, not only
-//! what was seen to fail, since a failed flush may have lost any of it; then flush, labels and uberblock as ever. Whatever fails
-//! again suspends the pool again.
+//! When a sync has made all of a txg and only its writes, flushes or labels failed, nothing is lost
+//! yet: the blocks are still in memory ([`crate::zio::Zio::resend_txg`]). The sync task then waits
+//! here. [`Spa::clear`] has it send *everything* of the txg again, not only what was seen to fail,
+//! since a failed flush may have lost any of it; then flush, labels and uberblock as ever. Whatever
+//! fails again suspends the pool again.
 //!
-//! Meanwhile who wants a transaction waits (`failmode=wait`) or gets EIO (`continue`); who waits for a txg waits on.
+//! Meanwhile who wants a transaction waits (`failmode=wait`) or gets EIO (`continue`); who waits
+//! for a txg waits on.
 //!
 //! So does a sync that finds no place for a block, or cannot read one, because all devices of a
 //! vdev are away ([`crate::zio::DeviceWaiter`]): it goes on where it was.
@@ -17,8 +19,8 @@
 //! So it is, too, where the pool may be another host's by now ([`super::multihost`]): then nothing
 //! but a `zpool clear` that has made sure of the contrary goes on.
 //!
-//! A crash loses the txgs that are not on disk, as ever; what was acknowledged by an fsync meanwhile is in the log, for a log
-//! that cannot be written has everybody wait for the txg.
+//! A crash loses the txgs that are not on disk, as ever; what was acknowledged by an fsync
+//! meanwhile is in the log, for a log that cannot be written has everybody wait for the txg.
 
 use super::Spa;
 use crate::error::{Errno, Error, Result};
@@ -67,8 +69,8 @@ pub(super) struct Suspension {
 }
 
 impl Suspension {
-    /// Whether the txg before was held up. What was written ahead of this one meanwhile may have failed with it: that is no reason to
-    /// suspend the pool again before it was sent again.
+    /// Whether the txg before was held up. What was written ahead of this one meanwhile may have
+    /// failed with it: that is no reason to suspend the pool again before it was sent again.
     pub(super) fn take_resumed(&self) -> bool {
         self.resumed.swap(false, Ordering::Relaxed)
     }
@@ -145,7 +147,8 @@ impl Spa {
         Zap::open(self.ctx.mos(), id).await?.try_get_u64(name).await
     }
 
-    /// For the sync task: the devices did not take the txg. Returns when it is to be tried again; an error if it never will be.
+    /// For the sync task: the devices did not take the txg. Returns when it is to be tried again;
+    /// an error if it never will be.
     pub(super) async fn suspend(&self, why: Error) -> Result<()> {
         let s = &self.suspension;
         if !s.patient.load(Ordering::Acquire) {
@@ -258,7 +261,8 @@ impl Spa {
         }
     }
 
-    /// A suspended pool is not to be tried again: whoever waits for it gets an error, and what is not on disk is lost.
+    /// A suspended pool is not to be tried again: whoever waits for it gets an error, and what is
+    /// not on disk is lost.
     pub fn abandon(&self) {
         if self.suspended().is_some() {
             self.suspension.change(|st| st.over = true);

@@ -549,7 +549,8 @@ impl Spa {
         }
     }
 
-    /// Trims what the metaslabs whose turn it is got back: each one's comes once in a batch of txgs.
+    /// Trims what the metaslabs whose turn it is got back: each one's comes once in a batch of
+    /// txgs.
     async fn autotrim_turn(&self, turn: u64, batch: u64) -> Result<()> {
         // No tree is held for the whole of a round: a rebuild begins when those from before its
         // device was attached have gone.

@@ -1,4 +1,5 @@
-//! The objects of the MOS that belong to vdevs: ZAPs of top-levels and leaves, metaslab arrays, DTLs.
+//! The objects of the MOS that belong to vdevs: ZAPs of top-levels and leaves, metaslab arrays,
+//! DTLs.
 
 use super::PoolCtx;
 use super::open::{DIRECTORY, vdev_specs};

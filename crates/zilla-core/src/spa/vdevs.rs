@@ -9,9 +9,9 @@
 //!
 //! One change at a time: they hold `changing`.
 //!
-//! **Log devices.** What is on them is needed for a few txgs only, so nothing is ever copied from one: a log that leaves, or a side of a mirror
-//! that is behind, waits until the log has been emptied into the pool ([`Spa::empty_log`]); new log blocks go elsewhere
-//! meanwhile.
+//! **Log devices.** What is on them is needed for a few txgs only, so nothing is ever copied from
+//! one: a log that leaves, or a side of a mirror that is behind, waits until the log has been
+//! emptied into the pool ([`Spa::empty_log`]); new log blocks go elsewhere meanwhile.
 
 use super::vdev_objects::VdevObjects;
 use super::{Spa, config};
@@ -354,9 +354,9 @@ impl Spa {
                     if rebuilt.is_some() && spa.scan()?.is_resilvering() {
                         return Err(Refusal::Resilvering.into());
                     }
-                    // Nothing that was written until the change is stable can be expected there. Only
-                    // now it is known when that is: any number of txgs have passed while the labels
-                    // were written.
+                    // Nothing that was written until the change is stable can be expected there.
+                    // Only now it is known when that is: any number of txgs have passed while the
+                    // labels were written.
                     let until = tx.txg().0 + 2 * TXG_SIZE as u64;
                     new.new_leaves(&old).for_each(|l| l.dtl.add(TXG_INITIAL.0, until));
                     let vdev = new.find(leaf).ok_or_else(|| no_such(leaf))?;

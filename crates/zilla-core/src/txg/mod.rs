@@ -1,25 +1,26 @@
-//! Transaction groups: which is open, who is still in it, which is being synced, and how much they hold.
+//! Transaction groups: which is open, who is in it, which is being synced, how much they hold.
 //!
-//! **Floor 1.** Everything that changes a pool does so in a txg, so all other folders stand on this one.
+//! **Floor 1.** What changes a pool does so in a txg, so all other folders stand on this one.
 //!
-//! Three txgs are in flight: the *open* one takes changes; the *quiescing* one waits for its last holders; the *syncing*
-//! one is being written. A hold is a counter, taken and dropped without waiting. Throttling happens when a transaction is
-//! assigned: as dirty data (and what else of memory waits for a txg: log records above all) nears its
-//! limit each new transaction is delayed a little more (Adam Leventhal's write throttle:
-//! delay = scale * (dirty - min) / (max - dirty)), and at the limit it waits for a sync. Delays too short to sleep for are added up, and
-//! whoever makes them long enough sleeps for all.
+//! Three txgs are in flight: the *open* one takes changes; the *quiescing* one waits for its last
+//! holders; the *syncing* one is being written. A hold is a counter, taken and dropped without
+//! waiting. Throttling happens when a transaction is assigned: as dirty data (and what else of
+//! memory waits for a txg: log records above all) nears its limit each new transaction is delayed a
+//! little more (Adam Leventhal's write throttle: delay = scale * (dirty - min) / (max - dirty)),
+//! and at the limit it waits for a sync. Delays too short to sleep for are added up, and whoever
+//! makes them long enough sleeps for all.
 //!
 //! A txg that finds no room for what it must write ends the pool's service, so what each dirty
 //! block may take at worst is summed up here too ([`Tx::needs`]), with what running transactions
 //! were promised and have not dirtied yet ([`Tx::promise`]). Who lets changes in holds these sums
 //! against what is free (`metaslab/spare.rs`).
 //!
-//! **Invariants.** A txg is quiesced only when no [`Tx`] of it is left, and synced only after the one before it; what is counted for a
-//! txg is forgotten when it is synced.
+//! **Invariants.** A txg is quiesced when no [`Tx`] of it is left, and synced after the one before
+//! it; what is counted for a txg is forgotten when it is synced.
 //!
 //! **Locks.** One, of the state: short, and nothing else is locked under it.
 //!
-//! A crash forgets the txgs that were not synced, whole: everything a [`Tx`] covers lands in one txg.
+//! A crash forgets the txgs that were not synced, whole: all that a [`Tx`] covers is in one txg.
 
 mod history;
 mod syncing;
@@ -74,7 +75,7 @@ pub struct DirtyLimits {
 pub const LEAST_DIRTY: u64 = 16 << 20;
 
 impl DirtyLimits {
-    /// The limits for a machine (or a cgroup) with this much memory: a tenth of it (`zfs_dirty_data_max_percent`), 4 GiB at most.
+    /// A tenth of the memory there is (`zfs_dirty_data_max_percent`), 4 GiB at most.
     pub fn of_memory(total: u64) -> DirtyLimits {
         DirtyLimits { max: (total / 10).clamp(LEAST_DIRTY, 4 << 30), ..DirtyLimits::default() }
     }
@@ -166,12 +167,12 @@ impl TxCounts {
     }
 }
 
-/// A txg with so many bytes of whole records is pushed out. They will hardly be written again, so waiting saves no work; and the sooner
-/// they are on disk, the sooner their memory, which is warm, serves the next. Records written in part wait for more
-/// ([`DirtyLimits::sync_percent`]): each sync writes all of a record, however little of it is new.
+/// A txg with so many bytes of whole records is pushed out. They will hardly be written again, and
+/// on disk their memory, which is warm, serves the next. Records written in part wait for more
+/// ([`DirtyLimits::sync_percent`]): each sync writes all of a record, however little is new.
 const WHOLE_ENOUGH: u64 = 64 << 20;
 
-/// Delays shorter than this are gathered until they are worth a sleep: one costs two thread switches, and the usual delay is less.
+/// Shorter delays are gathered until they are worth a sleep, which costs two thread switches.
 const NAP_NS: u64 = 1_000_000;
 
 /// What a block can take at worst. It is divided into sectors where nothing else is free, each with
@@ -193,7 +194,7 @@ impl Default for Worst {
 /// copies for two further pieces.
 pub(crate) const GANG_FACTOR: u64 = 2;
 
-/// A place in a transaction group: whatever is done under one `Tx` reaches the disk in the same txg, or not at all.
+/// A place in a txg: what is done under one `Tx` reaches the disk in the same txg, or not at all.
 pub struct Tx {
     txg: Txg,
     held: Option<Arc<TxgState>>,
@@ -221,7 +222,7 @@ impl Tx {
             self.count_memory(s, &s.dirty, bytes);
         }
     }
-    /// Notes `bytes` of memory that stay until this txg is synced, which writes them nowhere: what describes its changes. They count
+    /// Notes `bytes` of memory that describe changes and stay until this txg is synced. They count
     /// for the write throttle, and not for the space that is needed.
     pub fn holds(&self, bytes: u64) {
         if let Some(s) = &self.held {
@@ -269,14 +270,14 @@ impl Tx {
     pub(crate) fn worst(&self, bytes: u64, copies: u8) -> u64 {
         self.held.as_ref().map_or(0, |s| s.worst(bytes, copies))
     }
-    /// Notes that so many of them are a record that was written whole. (Nothing is gained by waiting for more of it.)
+    /// Notes that so many of them are a record written whole: to wait for more gains nothing.
     pub fn completed(&self, bytes: u64) {
         if let Some(s) = &self.held {
             self.count(s, &s.whole, bytes, WHOLE_ENOUGH);
         }
     }
-    /// Notes that so many of those have gone to the disks already, so that the txg need not end for them. But for what is written again and
-    /// again it has to: each time takes new space, and the old is free only when the txg is there.
+    /// Notes that so many of those are on the disks already: the txg need not end for them, but for
+    /// what is written again and again: that takes new space each time, until the txg is there.
     pub(crate) fn written_ahead(&self, bytes: u64) {
         let Some(s) = &self.held else { return };
         let slot = self.txg.slot();
@@ -485,7 +486,7 @@ impl TxgState {
         Tx::holding(st.open, self.clone())
     }
 
-    /// Takes a place in the open txg however much waits to be written: for those who help that along.
+    /// Takes a place in the open txg however much waits to be written: for those who help it on.
     pub(crate) fn assign_now(self: &Arc<Self>) -> Result<Tx> {
         let mut st = self.state.lock();
         if st.stopped {
@@ -494,7 +495,8 @@ impl TxgState {
         Ok(self.hold(&mut st))
     }
 
-    /// Takes a place in a given txg, if that is still possible: it is open, or closing and not all have left it.
+    /// Takes a place in a given txg, if that is still possible: it is open, or closing and not all
+    /// have left it.
     pub(crate) fn join(self: &Arc<Self>, txg: Txg) -> Option<Tx> {
         let mut st = self.state.lock();
         let closing = txg < st.open && txg > st.quiesced && st.holds[txg.slot()] > 0;
@@ -557,7 +559,8 @@ impl TxgState {
                 }
                 return Ok(self.hold(&mut st));
             }
-            // A sync's end wakes it. (Were it to wake others here it would wake itself, and never sleep.)
+            // A sync's end wakes it. (Were it to wake others here it would wake itself, and never
+            // sleep.)
             listener.await;
         }
     }
@@ -590,8 +593,8 @@ impl TxgState {
         self.want(&mut st, open);
     }
 
-    /// Tells the sync task, once, that someone waits for `txg`. (Telling it at every look would wake all waiters, and the
-    /// caller first of all.)
+    /// Tells the sync task, once, that someone waits for `txg`. (Telling it at every look would
+    /// wake all waiters, and the caller first of all.)
     fn want(&self, st: &mut State, txg: Txg) {
         if st.wanted < txg {
             st.wanted = txg;
@@ -623,7 +626,8 @@ impl TxgState {
         }
     }
 
-    /// For the sync task: closes the open txg, opens the next and returns the closed one once nobody holds it.
+    /// For the sync task: closes the open txg, opens the next and returns the closed one once
+    /// nobody holds it.
     pub(crate) async fn quiesce(&self) -> Txg {
         let closing = {
             let mut st = self.state.lock();

@@ -11,10 +11,10 @@
 //! ```
 //!
 //! So nothing is ever sent to the spare itself: who reads or writes a column asks for its *sides*
-//! ([`Top::sides`]), the devices that have these bytes, each with the spares by which it has them. A
-//! side has a block if its device holds the txg the block was born in, and each of these spares
-//! does. The spare's own DTL tells only of what it was never given; what a device missed, the device's
-//! tells, for its own bytes and for those that it has for a spare. A device that fails is
+//! ([`Top::sides`]), the devices that have these bytes, each with the spares by which it has them.
+//! A side has a block if its device holds the txg the block was born in, and each of these spares
+//! does. The spare's own DTL tells only of what it was never given; what a device missed, the
+//! device's tells, for its own bytes and for those that it has for a spare. A device that fails is
 //! one child less, and no more than that: in every slice either its own column is lost or the
 //! spare's that lies there.
 //!
@@ -187,9 +187,9 @@ impl VdevTree {
         }
     }
 
-    /// A leaf is about to be said to have everything. If it is a distributed spare, devices that were
-    /// not there for all of the resilver, or may have lost some of what they took, lack their parts of
-    /// it from now on.
+    /// A leaf is about to be said to have everything. If it is a distributed spare, devices that
+    /// were not there for all of the resilver, or may have lost some of what they took, lack their
+    /// parts of it from now on.
     pub(super) fn pass_on(&self, leaf: &Arc<Leaf>, max_txg: u64) {
         if !leaf.is_room() {
             return;
@@ -214,7 +214,8 @@ impl VdevTree {
         }
     }
 
-    /// Whether all that a leaf holds is stable: a distributed spare's lies on all devices beside it.
+    /// Whether all that a leaf holds is stable: a distributed spare's lies on all devices beside
+    /// it.
     pub(super) async fn is_stable(&self, leaf: &Arc<Leaf>) -> bool {
         if !leaf.is_room() {
             return leaf.is_stable().await;

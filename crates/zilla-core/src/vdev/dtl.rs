@@ -1,7 +1,8 @@
 //! The dirty time log: the txgs whose writes a leaf missed.
 //!
-//! A block whose birth lies in a leaf's DTL is not on that leaf, so reads do not try it there and a resilver rewrites it.
-//! In memory it is a set of ranges; on disk (written by the pool's sync) a space map whose "space" is txgs.
+//! A block whose birth lies in a leaf's DTL is not on that leaf, so reads do not try it there and a
+//! resilver rewrites it. In memory it is a set of ranges; on disk (written by the pool's sync) a
+//! space map whose "space" is txgs.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,11 +1,12 @@
 //! Making a leaf's writes stable when several ask for it at once.
 //!
-//! The sync of a txg and the intent log flush the same leaves at the same time. A flush covers the writes that had completed
-//! when it was sent; whoever asks while one that covers him is under way waits for that one, and whoever finds everything
-//! stable waits for nothing.
+//! The sync of a txg and the intent log flush the same leaves at the same time. A flush covers the
+//! writes that had completed when it was sent; whoever asks while one that covers him is under way
+//! waits for that one, and whoever finds everything stable waits for nothing.
 //!
-//! A failed flush is final: what it covered may be lost, and another flush could succeed without it. So everybody who wrote
-//! something takes a [`mark`](Flushes::mark) before, and gets an error if any flush failed since.
+//! A failed flush is final: what it covered may be lost, and another flush could succeed without
+//! it. So everybody who wrote something takes a [`mark`](Flushes::mark) before, and gets an error
+//! if any flush failed since.
 
 use std::io;
 use std::sync::Arc;
@@ -20,8 +21,8 @@ use super::stats::IoKind;
 use crate::inject;
 use crate::types::{TXG_CONCURRENT, Txg};
 
-/// About the median of recent times: each moves it a little towards itself, however far away it is, so that the few that wait behind a
-/// txg's writes do not count for more than they are.
+/// About the median of recent times: each moves it a little towards itself, however far away it is,
+/// so that the few that wait behind a txg's writes do not count for more than they are.
 #[derive(Default)]
 pub(super) struct Recent(AtomicU64);
 
@@ -84,7 +85,8 @@ impl Flushes {
         self.state.lock().failures
     }
 
-    /// The device is not in use any more: what nobody has made stable may be lost. Whether there was any.
+    /// The device is not in use any more: what nobody has made stable may be lost. Whether there
+    /// was any.
     pub(super) fn let_go(&self) -> bool {
         let mut st = self.state.lock();
         let any = st.written > st.settled;
@@ -133,8 +135,8 @@ impl Flushes {
         flight.over.notify(usize::MAX);
     }
 
-    /// Makes everything stable that completed before this was called; `send` flushes the device. An error if that fails, or
-    /// if a flush failed since the mark was taken.
+    /// Makes everything stable that completed before this was called; `send` flushes the device. An
+    /// error if that fails, or if a flush failed since the mark was taken.
     pub async fn flush<F>(&self, mark: u64, send: impl Fn() -> F) -> io::Result<()>
     where
         F: Future<Output = io::Result<()>>,
@@ -203,9 +205,9 @@ impl Leaf {
         self.flushes.mark()
     }
 
-    /// Makes stable what was written since the mark was taken. A device that was not written to since the last time is left
-    /// alone, and several who ask at once share a flush. A failed one is final: what it covered may be lost, so everybody
-    /// whose mark is older gets the error.
+    /// Makes stable what was written since the mark was taken. A device that was not written to
+    /// since the last time is left alone, and several who ask at once share a flush. A failed one
+    /// is final: what it covered may be lost, so everybody whose mark is older gets the error.
     pub async fn flush(self: &Arc<Self>, mark: u64) -> io::Result<()> {
         let send = || async {
             let device = self.device().ok_or_else(no_device)?;
@@ -238,8 +240,8 @@ impl Leaf {
         self.flush_times.get()
     }
 
-    /// All of the txg is about to be written again: flushes that failed so far do not concern it. What later txgs have written
-    /// already may be lost by them.
+    /// All of the txg is about to be written again: flushes that failed so far do not concern it.
+    /// What later txgs have written already may be lost by them.
     pub(crate) fn written_again(&self, txg: Txg) {
         self.was_away.store(false, Ordering::Release);
         let mark = self.mark();
@@ -252,21 +254,23 @@ impl Leaf {
         }
     }
 
-    /// Whether a flush has failed that may have lost something of a txg, though the txg's own flush finds nothing wrong: it was seen by the sync
-    /// of a txg before, when blocks of this one were on their way already (those of the intent log's that are written in place).
+    /// Whether a flush has failed that may have lost something of a txg, though the txg's own flush
+    /// finds nothing wrong: it was seen by the sync of a txg before, when blocks of this one were
+    /// on their way already (those of the intent log's that are written in place).
     pub(super) fn may_lack(&self, txg: Txg) -> bool {
         txg.0 <= self.may_lack_until.load(Ordering::Acquire) || self.was_away.load(Ordering::Acquire)
     }
 
-    /// To be called when the device was closed and before it is opened again: it may have been without power, and its cache with it.
+    /// To be called when the device was closed and before it is opened again: it may have been
+    /// without power, and its cache with it.
     pub(super) fn let_go(&self) {
         if self.flushes.let_go() {
             self.was_away.store(true, Ordering::Release);
         }
     }
 
-    /// Makes stable what `txg` has written. The mark moves on only past failures that this has told of: one that comes between the flush and
-    /// here is the next txg's to see.
+    /// Makes stable what `txg` has written. The mark moves on only past failures that this has told
+    /// of: one that comes between the flush and here is the next txg's to see.
     pub(super) async fn flush_txg(self: &Arc<Self>, txg: Txg) -> io::Result<()> {
         let result = self.flush(self.txg_mark.load(Ordering::Acquire)).await;
         if result.is_err() {

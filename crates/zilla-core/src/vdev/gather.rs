@@ -10,7 +10,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-/// Who is told that a leaf I/O is done. Called on whatever thread completes it: short, and without locks of a submitter.
+/// Who is told that a leaf I/O is done. Called on whatever thread completes it: short, and without
+/// locks of a submitter.
 pub trait IoDone: Send + Sync {
     fn done(&self, slot: usize, result: io::Result<Bytes>);
 }

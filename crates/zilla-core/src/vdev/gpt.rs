@@ -1,8 +1,9 @@
 //! The partitions of a disk image.
 //!
-//! Whole disks given to OpenZFS get a partition table (GPT) with the pool in the first partition. The kernel shows that as a device of its
-//! own; in an image file we must look ourselves. Only the primary table is used: a device whose table is damaged can still
-//! be given by the partition's path.
+//! Whole disks given to OpenZFS get a partition table (GPT) with the pool in the first partition.
+//! The kernel shows that as a device of its own; in an image file we must look ourselves. Only the
+//! primary table is used: a device whose table is damaged can still be given by the partition's
+//! path.
 //!
 //! ```text
 //! sector 1: "EFI PART", ..., header size @12, header CRC @16, LBA of entries @72, number @80, entry size @84

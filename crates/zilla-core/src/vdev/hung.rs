@@ -1,9 +1,11 @@
-//! Devices that do not answer: what they have been given is given up, and nothing more is sent to them.
+//! Devices that do not answer: what they have been given is given up, and nothing more is sent to
+//! them.
 //!
-//! A device's I/O cannot be called back: a write may still land, and what is read still come, whenever the device pleases. So who is
-//! given up is out of use at once, and taken back only when it has answered all ([`Leaf::close`] waits for that), or an old write could
-//! land on what was written anew meanwhile. Whoever waited for the I/O is told that it failed; the answer, if it comes, is
-//! nobody's any more.
+//! A device's I/O cannot be called back: a write may still land, and what is read still come,
+//! whenever the device pleases. So who is given up is out of use at once, and taken back only when
+//! it has answered all ([`Leaf::close`] waits for that), or an old write could land on what was
+//! written anew meanwhile. Whoever waited for the I/O is told that it failed; the answer, if it
+//! comes, is nobody's any more.
 
 use std::future::Future;
 use std::io;
@@ -28,8 +30,8 @@ fn timed_out() -> io::Error {
 }
 
 impl Leaf {
-    /// Looks for I/O that has been at the device for longer than `any`, or a write for longer than `write`, and notes it; how
-    /// long the oldest of it has.
+    /// Looks for I/O that has been at the device for longer than `any`, or a write for longer than
+    /// `write`, and notes it; how long the oldest of it has.
     pub fn look_for_hung(&self, any: Duration, write: Duration) -> Option<Duration> {
         let now = self.env.clock.now();
         let late = |s: &Arc<Sent>| {
@@ -93,8 +95,8 @@ impl Leaf {
         }
     }
 
-    /// Waits until the device has answered all, but for one that was given up only a while; false: it
-    /// has not.
+    /// Waits until the device has answered all, but for one that was given up only a while; false:
+    /// it has not.
     pub(super) async fn answers(&self) -> bool {
         let idle = async {
             loop {

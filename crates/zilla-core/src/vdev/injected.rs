@@ -1,9 +1,10 @@
 //! What handlers of [`crate::inject`] do to a leaf's I/O.
 //!
-//! A device is asked about each I/O twice: when it is sent, since it may be swallowed then or be given a lane that it has to wait
-//! for; and when it has been done well, since it may be called failed then, or have a bit that is another. Neighbours that went to the
-//! device as one are judged one by one, as whoever asked for them sees them. What a handler makes fail is not tried again (it would only fail
-//! again), unless that was asked for.
+//! A device is asked about each I/O twice: when it is sent, since it may be swallowed then or be
+//! given a lane that it has to wait for; and when it has been done well, since it may be called
+//! failed then, or have a bit that is another. Neighbours that went to the device as one are judged
+//! one by one, as whoever asked for them sees them. What a handler makes fail is not tried again
+//! (it would only fail again), unless that was asked for.
 
 use std::io;
 use std::sync::Arc;

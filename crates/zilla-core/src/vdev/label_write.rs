@@ -7,11 +7,13 @@
 //! 3. the uberblock, in the slot its txg chooses, in all four labels;
 //! 4. if the configuration changed, labels 1 and 3.
 //!
-//! A crash during 2 leaves labels 1 and 3 as they were; the new ones carry a txg newer than any uberblock and do not count.
-//! A leaf that missed something of the txg does not get its uberblock, so that it is seen to lack something even if that was not
-//! written down (see `resilver.rs`); its siblings always get it then. During 3, either no new uberblock arrived, and the old one with labels 1 and 3 is the pool; or one did, and it with labels 0
-//! and 2 is. During 4 the uberblock and labels 0 and 2 are there. A slot of the ring is written again only after a whole lap, so a torn
-//! uberblock costs nothing but itself.
+//! A crash during 2 leaves labels 1 and 3 as they were; the new ones carry a txg newer than any
+//! uberblock and do not count. A leaf that missed something of the txg does not get its uberblock,
+//! so that it is seen to lack something even if that was not written down (see `resilver.rs`); its
+//! siblings always get it then. During 3, either no new uberblock arrived, and the old one with
+//! labels 1 and 3 is the pool; or one did, and it with labels 0 and 2 is. During 4 the uberblock
+//! and labels 0 and 2 are there. A slot of the ring is written again only after a whole lap, so a
+//! torn uberblock costs nothing but itself.
 
 use std::io;
 use std::sync::Arc;
@@ -62,8 +64,8 @@ fn slot_bytes(ub: &Uberblock, ashift: u32, offset: u64) -> Result<Bytes> {
 }
 
 impl VdevTree {
-    /// The label of one leaf: what is common to the pool (`pool`: version, name, state, txg, guid, hostid, ...) and what is
-    /// the leaf's own.
+    /// The label of one leaf: what is common to the pool (`pool`: version, name, state, txg, guid,
+    /// hostid, ...) and what is the leaf's own.
     pub fn label_config(&self, pool: &NvList, top: &Top, leaf_guid: u64) -> NvList {
         let mut nv = pool.clone();
         let features = nv.remove("features_for_read");
@@ -83,8 +85,8 @@ impl VdevTree {
         nv
     }
 
-    /// Writes the first labels of a pool's devices: all four, with an empty ring. `pool` says txg 0: until the first txg is
-    /// synced these devices belong to no pool.
+    /// Writes the first labels of a pool's devices: all four, with an empty ring. `pool` says txg
+    /// 0: until the first txg is synced these devices belong to no pool.
     pub async fn init_labels(&self, pool: &NvList, ub: &Uberblock) -> Result<()> {
         let mut work = self.pool_labels(pool, |_| true);
         work.extend(self.cache.iter().filter_map(|v| aux_label(pool, v, PoolState::L2cache)));
@@ -118,7 +120,8 @@ impl VdevTree {
         init_leaves(&self.pool_labels(pool, |l| l.index >= old.leaves.len()), ub).await
     }
 
-    /// Takes a device out of the pool: its labels are as those of a device that was never part of it.
+    /// Takes a device out of the pool: its labels are as those of a device that was never part of
+    /// it.
     pub async fn disown(&self, pool: &NvList, ub: &Uberblock, top: &Top, leaf: &Arc<Leaf>) -> Result<()> {
         init_leaf(leaf, &self.label_config(pool, top, leaf.guid()), ub, top.ashift()).await
     }
@@ -147,7 +150,8 @@ impl VdevTree {
         Ok(())
     }
 
-    /// Marks a pool's devices as destroyed (or exported) without an uberblock of its own: only the configurations change.
+    /// Marks a pool's devices as destroyed (or exported) without an uberblock of its own: only the
+    /// configurations change.
     pub async fn write_all_labels(&self, pool: &NvList) -> Result<()> {
         self.write_labels(pool, EVEN).await?;
         self.write_labels(pool, ODD).await
@@ -306,12 +310,14 @@ async fn init_leaf(leaf: &Arc<Leaf>, label: &NvList, ub: &Uberblock, ashift: u32
     for l in 0..VDEV_LABELS {
         let at = label_offset(leaf.psize(), l).ok_or_else(|| Error::os(Errno::Overflow, "too small"))?;
         let config = config_bytes(&packed, at + VDEV_PHYS_OFFSET)?;
-        // A cleared ring: uberblocks of a pool that was here before must not be taken for this one's.
+        // A cleared ring: uberblocks of a pool that was here before must not be taken for this
+        // one's.
         let mut ring = IoBuf::zeroed(VDEV_UBERBLOCK_RING as usize);
         let first = slot_bytes(&template, ashift, at + UBERBLOCK_RING_OFFSET)?;
         ring.get_mut(..first.len()).unwrap_or_default().copy_from_slice(&first);
         writes.push((at + VDEV_PHYS_OFFSET, config));
-        // What was here before must not be found any more: a superblock or a partition table lies in the blank space in front.
+        // What was here before must not be found any more: a superblock or a partition table lies
+        // in the blank space in front.
         let blank = BOOTENV_OFFSET + VDEV_PAD_SIZE;
         writes.push((at, IoBuf::zeroed(blank as usize).into_bytes()));
         writes.push((at + UBERBLOCK_RING_OFFSET, ring.into_bytes()));

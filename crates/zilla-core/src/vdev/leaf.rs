@@ -1,9 +1,10 @@
 //! A leaf: one device, its queue, its state on this machine, and what it has done and failed to do.
 //!
-//! I/O enters by [`Leaf::submit`] as a list, goes through the queue, and comes back by each I/O's [`IoDone`]. A failed I/O
-//! is tried once more, alone; a second failure is counted and reported. Devices that complete inside `submit` (memory)
-//! would turn "completion issues the next I/O" into recursion, so a completion that runs inside a submit on the same thread only notes
-//! that its leaf has room again, and the outermost submit goes round.
+//! I/O enters by [`Leaf::submit`] as a list, goes through the queue, and comes back by each I/O's
+//! [`IoDone`]. A failed I/O is tried once more, alone; a second failure is counted and reported.
+//! Devices that complete inside `submit` (memory) would turn "completion issues the next I/O" into
+//! recursion, so a completion that runs inside a submit on the same thread only notes that its leaf
+//! has room again, and the outermost submit goes round.
 
 use std::cell::RefCell;
 use std::io;
@@ -262,7 +263,8 @@ impl Leaf {
 
     /// Whether it is a disk that turns, or as slow as one. What is said of it is not enough.
     pub fn turns(&self) -> bool {
-        // It goes on as one until it is clearly quicker, so that what is placed for a disk that turns is not now and then placed otherwise.
+        // It goes on as one until it is clearly quicker, so that what is placed for a disk that
+        // turns is not now and then placed otherwise.
         let least = if self.turned.load(Ordering::Relaxed) { TURNS * 4 / 5 } else { TURNS };
         let turns = self.flush_time() > least && self.rotational();
         self.turned.store(turns, Ordering::Relaxed);
@@ -469,7 +471,8 @@ impl Leaf {
         };
         let held = if inject::any() { self.held_back(&run, now) } else { None };
         let leaf = self.clone();
-        // A lone write that was already tried will not be sent again: let its buffers go as soon as they are written.
+        // A lone write that was already tried will not be sent again: let its buffers go as soon as
+        // they are written.
         if let [QIo { retry: true, op, .. }] = &mut run[..]
             && let QOp::Write(pieces) = op
         {

@@ -9,12 +9,15 @@
 //! are mirrors for a time), or the columns of a RAID-Z.
 //!
 //! - [`Vdev`] is a node: what the configuration says of it, its state, its error counts;
-//! - [`VdevTree`] is the whole, with the view that I/O takes: each [`Top`] is one [`Unit`] or a RAID-Z or dRAID of units, and a unit
-//!   is a set of leaves that hold the same bytes, however deeply mirrors are nested in the configuration;
-//! - [`Leaf`] is a device with its queue, its statistics and its DTL (the txgs it missed; `resilver.rs` says how it gets them);
+//! - [`VdevTree`] is the whole, with the view that I/O takes: each [`Top`] is one [`Unit`] or a
+//!   RAID-Z or dRAID of units, and a unit is a set of leaves that hold the same bytes, however
+//!   deeply mirrors are nested in the configuration;
+//! - [`Leaf`] is a device with its queue, its statistics and its DTL (the txgs it missed;
+//!   `resilver.rs` says how it gets them);
 //! - `raidz.rs` and [`draid`] say how a block lies across a top-level's units, `widths.rs` how wide
 //!   an expanded RAID-Z's blocks are, `distributed.rs` where what lies on a distributed spare is;
-//! - `reflow.rs` says where the sectors of a RAID-Z are that is being expanded, `moving.rs` moves them;
+//! - `reflow.rs` says where the sectors of a RAID-Z are that is being expanded, `moving.rs` moves
+//!   them;
 //! - `indirect.rs` is a vdev that was removed, `read_split.rs` reads what became of a block there;
 //! - [`change`] makes the tree that takes a tree's place when devices come and go;
 //! - `spare.rs` says which devices need a hot spare;
@@ -24,19 +27,23 @@
 //! - `injected.rs` is what handlers of [`crate::inject`] do to a leaf's I/O;
 //! - `grow.rs` looks at devices whose size has changed;
 //! - [`lease`] is until when a pool's devices may be written;
-//! - [`label`] and [`label_write`] are what stands at both ends of each leaf, the configuration and the uberblocks.
+//! - [`label`] and [`label_write`] are what stands at both ends of each leaf, the configuration and
+//!   the uberblocks.
 //!
 //! On disk a leaf is two labels, a boot area, the data, two labels (see `zilla_ondisk::label`). A
 //! DVA's offset 0 is 4M into the device.
 //!
 //! What is kept true:
-//! - A read gives bytes that the caller's check accepts, or an error. Copies that fail the check are counted against
-//!   their leaf, and written again from the good ones.
-//! - A write that reached too few leaves to be read back is an error of its txg; one that reached enough is recorded in
-//!   the DTL of the leaves it did not reach, before the txg's uberblock is written.
-//! - A failed flush is never repeated: whoever wrote before it is told that its writes may be lost ([`flush`]).
-//! - Locks are leaves in the lock order: a queue's and a DTL's lock are held for a few instructions, never one under
-//!   another (but the list of injected faults under a queue's), and never while a device is called.
+//! - A read gives bytes that the caller's check accepts, or an error. Copies that fail the check
+//!   are counted against their leaf, and written again from the good ones.
+//! - A write that reached too few leaves to be read back is an error of its txg; one that reached
+//!   enough is recorded in the DTL of the leaves it did not reach, before the txg's uberblock is
+//!   written.
+//! - A failed flush is never repeated: whoever wrote before it is told that its writes may be lost
+//!   ([`flush`]).
+//! - Locks are leaves in the lock order: a queue's and a DTL's lock are held for a few
+//!   instructions, never one under another (but the list of injected faults under a queue's), and
+//!   never while a device is called.
 //!
 //! A crash needs nothing from here but the order of labels and uberblocks (see [`label_write`]):
 //! blocks are never overwritten in place within the txgs an import may go back to.

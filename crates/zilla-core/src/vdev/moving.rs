@@ -48,8 +48,8 @@ impl Move {
         self.write(parts, VDEV_LABEL_START_SIZE).await
     }
 
-    /// Copies the first rows, as they are to be, to the scratch area; how many bytes. What is not in
-    /// use need not be readable.
+    /// Copies the first rows, as they are to be, to the scratch area; how many bytes. What is not
+    /// in use need not be readable.
     pub async fn to_scratch(&self, used: &[(u64, u64)]) -> io::Result<u64> {
         let parts = match self.read(0, self.first() >> self.ashift).await {
             Ok(parts) => parts,

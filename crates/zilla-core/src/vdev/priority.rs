@@ -1,4 +1,5 @@
-//! How urgent an I/O is. The queue of each leaf ([`super::queue`]) serves the classes in this order.
+//! How urgent an I/O is. The queue of each leaf ([`super::queue`]) serves the classes in this
+//! order.
 
 /// OpenZFS's I/O classes, in falling order of urgency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

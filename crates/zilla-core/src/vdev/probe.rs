@@ -18,8 +18,8 @@ pub async fn probe(device: &Arc<dyn Device>) -> Option<LabelInfo> {
     label::info(&labels, device.size())
 }
 
-/// Opens what a path names as a pool device: the thing itself, or the first partition of an image with a GPT where only
-/// that carries labels.
+/// Opens what a path names as a pool device: the thing itself, or the first partition of an image
+/// with a GPT where only that carries labels.
 #[crate::boxed]
 pub async fn open_device(env: &Env, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn Device>> {
     Ok(pool_device(env.open(path, mode).await?).await)

@@ -1,9 +1,10 @@
 //! A leaf's queue: which of the waiting I/Os the device gets next.
 //!
-//! Classes in order of urgency (OpenZFS's priorities), each with a least and a most number of I/Os at the device. First every
-//! class gets its least, in order of urgency; then, again in that order, up to its most. Within a synchronous class the
-//! oldest goes first; the others go in the order of the disk from where the last one was, unless the oldest has waited
-//! too long. An I/O that is taken brings its neighbours of the same class along as one larger I/O.
+//! Classes in order of urgency (OpenZFS's priorities), each with a least and a most number of I/Os
+//! at the device. First every class gets its least, in order of urgency; then, again in that order,
+//! up to its most. Within a synchronous class the oldest goes first; the others go in the order of
+//! the disk from where the last one was, unless the oldest has waited too long. An I/O that is
+//! taken brings its neighbours of the same class along as one larger I/O.
 //!
 //! What nobody waits for (scrubs and the like: [`BACKGROUND`]) has the device to itself while it is
 //! idle, and a small part of its time, one I/O after the other, while it is not: on a disk that
@@ -11,8 +12,8 @@
 //! (`zfs_resilver_min_time_ms`). The one that is due is started by a timer ([`Queue::wake_at`]),
 //! for it may be that nothing else happens.
 //!
-//! A prefetch that someone begins to wait for is moved to the synchronous class, so that it cannot be held up by what is
-//! less urgent than its waiter.
+//! A prefetch that someone begins to wait for is moved to the synchronous class, so that it cannot
+//! be held up by what is less urgent than its waiter.
 //!
 //! This is only the data structure; [`super::leaf`] moves I/Os between it and the device.
 
@@ -60,16 +61,19 @@ const LULL: Duration = Duration::from_millis(20);
 const MAX_ACTIVE: u32 = 1000;
 /// How long the oldest of a class that goes in disk order may be passed over.
 const DEADLINE: Duration = Duration::from_millis(500);
-/// Bytes that may be read for nothing between two wanted ranges, where seeking costs more than reading.
+/// Bytes that may be read for nothing between two wanted ranges, where seeking costs more than
+/// reading.
 const READ_GAP: u64 = 32 << 10;
 /// How large an I/O may grow by taking neighbours along.
 const MERGE_ROTATIONAL: u64 = 1 << 20;
 const MERGE_OTHER: u64 = 128 << 10;
-/// Where someone waits for a disk that turns: it begins with what it has whole, and a flush waits for the last.
+/// Where someone waits for a disk that turns: it begins with what it has whole, and a flush waits
+/// for the last.
 const MERGE_WAITED_FOR: u64 = 256 << 10;
 
 pub enum QOp {
-    /// Into this buffer, if there is one; a read that is joined with others, or done again, comes back in another.
+    /// Into this buffer, if there is one; a read that is joined with others, or done again, comes
+    /// back in another.
     Read(Option<IoBuf>),
     Write(IoVec),
     Discard,

@@ -226,7 +226,8 @@ impl Map {
                 sets.push(set);
             }
         };
-        // As it lies now: some rows of a block that is being moved at their old place, some at their new.
+        // As it lies now: some rows of a block that is being moved at their old place, some at
+        // their new.
         let children = self.cols.iter().map(|c| c.child + 1).max().unwrap_or(0);
         (0..children).for_each(|child| add(&|i| self.cols[i].child == child));
         for &width in scatter.widths.iter().rev() {
@@ -397,7 +398,8 @@ mod tests {
         }
     }
 
-    /// A block of which the first rows were moved and the last were not: a device has sectors of both.
+    /// A block of which the first rows were moved and the last were not: a device has sectors of
+    /// both.
     #[test]
     fn suspects_are_devices_also_of_a_block_that_is_being_moved() {
         let at = Position { synced: 12 << 9, next: 12 << 9, stage: super::super::reflow::Stage::Plain };

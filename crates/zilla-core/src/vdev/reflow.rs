@@ -22,8 +22,8 @@
 //!
 //! **Who does I/O** enters the stretch it concerns ([`Reflow::enter`]), and finds there how things
 //! stand until it leaves. Who moves a stretch, or changes how things stand with it, excludes all
-//! others from it ([`Reflow::exclude`]). A batch of blocks enters at once, so that nobody who is inside waits
-//! to get further in.
+//! others from it ([`Reflow::exclude`]). A batch of blocks enters at once, so that nobody who is
+//! inside waits to get further in.
 //!
 //! Lock order: `inner` is a leaf. **Crash:** nothing of this is on disk but what the uberblock has.
 

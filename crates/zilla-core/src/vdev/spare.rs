@@ -1,7 +1,9 @@
-//! Hot spares as the tree sees them: which stand in for others, which devices need one, and whether those that wait are there.
+//! Hot spares as the tree sees them: which stand in for others, which devices need one, and whether
+//! those that wait are there.
 //!
-//! A spare that waits is a node of its own list, and its leaf has no device: it is opened to be labelled and to be
-//! looked at only, since other pools may have it too. In use it is a node of the tree as well, of the same guid, with another leaf.
+//! A spare that waits is a node of its own list, and its leaf has no device: it is opened to be
+//! labelled and to be looked at only, since other pools may have it too. In use it is a node of the
+//! tree as well, of the same guid, with another leaf.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -69,8 +71,8 @@ impl VdevTree {
             .collect()
     }
 
-    /// Guids and paths of devices that have failed, where what they held is still to be had from others, and no spare that works
-    /// stands in for them yet.
+    /// Guids and paths of devices that have failed, where what they held is still to be had from
+    /// others, and no spare that works stands in for them yet.
     pub fn in_need_of_spares(&self) -> Vec<(u64, String)> {
         let tops = self.tops.iter().filter(|t| !t.vdev.is_log && t.vdev.is_concrete());
         let alive = tops.filter(|t| t.vdev.state().0 >= VdevState::Degraded);

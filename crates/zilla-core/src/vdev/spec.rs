@@ -102,7 +102,8 @@ impl TopSpec {
 }
 
 impl PoolSpec {
-    /// The configuration a tree is made from, with fresh guids. `root_guid` becomes the pool's guid too.
+    /// The configuration a tree is made from, with fresh guids. `root_guid` becomes the pool's guid
+    /// too.
     pub fn config(&self, root_guid: u64, rng: &dyn Rng) -> Result<NvList> {
         if !self.tops.iter().any(|t| !t.is_log) {
             return Err(Error::inval("a pool needs a device that is not a log"));

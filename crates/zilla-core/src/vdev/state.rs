@@ -56,8 +56,8 @@ pub fn parent(children: &[ChildState], tolerated: Option<usize>) -> (VdevState, 
     }
 }
 
-/// The pool's: of the top-levels that hold its blocks, `needed` many, no more than `spared` may be lost, and
-/// never all. A log device only degrades it.
+/// The pool's: of the top-levels that hold its blocks, `needed` many, no more than `spared` may be
+/// lost, and never all. A log device only degrades it.
 pub fn root(children: &[ChildState], needed: usize, spared: usize) -> (VdevState, VdevAux) {
     let lost = children.iter().filter(|c| !c.usable && !c.is_log).count();
     if lost > spared || lost > 0 && lost >= needed {

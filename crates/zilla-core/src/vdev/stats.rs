@@ -1,6 +1,7 @@
 //! What a leaf has done and how long it took: the numbers behind `zpool iostat`.
 //!
-//! Counters are relaxed atomics: they are read for people, who do not mind a number that is one I/O old.
+//! Counters are relaxed atomics: they are read for people, who do not mind a number that is one I/O
+//! old.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Labels as OpenZFS reads them, power cuts between their writes, queues, partitions, failing devices.
+//! Labels as OpenZFS reads them, power cuts between their writes, queues, partitions, failing
+//! devices.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,7 +1,8 @@
 //! Promotion of reads that still queue.
 //!
-//! A prefetch waits in a class of its own. When someone begins to wait for what it fetches, its I/Os must not stay behind
-//! everything less urgent than that someone: [`Tickets`] knows where they wait and moves them.
+//! A prefetch waits in a class of its own. When someone begins to wait for what it fetches, its
+//! I/Os must not stay behind everything less urgent than that someone: [`Tickets`] knows where they
+//! wait and moves them.
 
 use std::sync::Arc;
 
@@ -43,7 +44,8 @@ impl Tickets {
         self.0.lock().promoted.map_or(class, |p| p.min(class))
     }
 
-    /// Notes I/Os that went into a leaf's queue; if the read was promoted meanwhile, they are at once.
+    /// Notes I/Os that went into a leaf's queue; if the read was promoted meanwhile, they are at
+    /// once.
     pub(super) fn wait(&self, leaf: &Arc<Leaf>, waiting: &[Ticket]) {
         let promoted = {
             let mut state = self.0.lock();

@@ -186,7 +186,8 @@ pub struct VdevTree {
     pub spares: Vec<Arc<Vdev>>,
     pub cache: Vec<Arc<Vdev>>,
     writable: std::sync::atomic::AtomicBool,
-    /// How many top-levels that hold its blocks the pool may lack: some of an import for reading alone.
+    /// How many top-levels that hold its blocks the pool may lack: some of an import for reading
+    /// alone.
     pub(super) spared_tops: std::sync::atomic::AtomicUsize,
     /// Space is counted with RAID-Z's parity in it, as pools of versions 1 and 2 count it.
     raw_space: std::sync::atomic::AtomicBool,

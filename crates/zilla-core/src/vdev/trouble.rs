@@ -1,8 +1,9 @@
-//! What goes wrong at a leaf, kept until the pool looks: the ground of a diagnosis, and of what is reported.
+//! What goes wrong at a leaf, kept until the pool looks: the ground of a diagnosis, and of what is
+//! reported.
 //!
-//! The I/O path only notes; who judges is the pool ([`crate::spa`]'s diagnosis), a moment later and in one place. The list is
-//! bounded: what is beyond it has been counted all the same. Of some kinds only so many a second are told of, as OpenZFS's tunables
-//! say; all are judged.
+//! The I/O path only notes; who judges is the pool ([`crate::spa`]'s diagnosis), a moment later and
+//! in one place. The list is bounded: what is beyond it has been counted all the same. Of some
+//! kinds only so many a second are told of, as OpenZFS's tunables say; all are judged.
 
 use std::time::Duration;
 

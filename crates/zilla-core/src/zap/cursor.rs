@@ -1,7 +1,8 @@
 //! Walking over all entries, from any position on.
 //!
-//! A position is OpenZFS's: the hash's used bits, and above them the collision number of the next entry wanted. It means the
-//! same whatever is added, removed or split in the meantime, and is what `readdir` hands to its callers.
+//! A position is OpenZFS's: the hash's used bits, and above them the collision number of the next
+//! entry wanted. It means the same whatever is added, removed or split in the meantime, and is what
+//! `readdir` hands to its callers.
 
 use super::key::HashSpec;
 use super::key::Key;

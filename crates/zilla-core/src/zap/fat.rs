@@ -1,12 +1,14 @@
 //! The fat ZAP: an extendible hash table of leaves.
 //!
-//! The first bits of a hash index the pointer table, which gives the leaf's block. A leaf knows how many of those bits (its
-//! prefix) all its entries share; if that is fewer than the table's, several pointers lead to it. A full leaf is split by one
-//! more bit; if its prefix is as long as the table's index, the table is doubled first.
+//! The first bits of a hash index the pointer table, which gives the leaf's block. A leaf knows how
+//! many of those bits (its prefix) all its entries share; if that is fewer than the table's,
+//! several pointers lead to it. A full leaf is split by one more bit; if its prefix is as long as
+//! the table's index, the table is doubled first.
 //!
-//! Splitting and doubling touch several blocks, so they are done on copies in an [`Edit`] and put in place together at
-//! the end: if a block turns out not to be in memory, nothing has been changed. (OpenZFS doubles a table over several
-//! operations; one that it left half copied is finished here before the next split.)
+//! Splitting and doubling touch several blocks, so they are done on copies in an [`Edit`] and put
+//! in place together at the end: if a block turns out not to be in memory, nothing has been
+//! changed. (OpenZFS doubles a table over several operations; one that it left half copied is
+//! finished here before the next split.)
 
 use super::Value;
 use super::key::{HashSpec, Key};

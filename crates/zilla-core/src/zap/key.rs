@@ -1,9 +1,10 @@
 //! Keys, and the hash that decides where a key's entry lies.
 //!
-//! A name is stored with its NUL but hashed without it: CRC-64 (polynomial of ECMA-182, reflected) seeded with the object's salt,
-//! of which only the high 28 bits count (48 with the flag HASH64), so that the hash and a collision number fit a 64-bit
-//! directory position. In a ZAP made with normalization flags the *normalized* name is hashed, so that all spellings of a name
-//! meet in one place; the name itself is stored as it was given.
+//! A name is stored with its NUL but hashed without it: CRC-64 (polynomial of ECMA-182, reflected)
+//! seeded with the object's salt, of which only the high 28 bits count (48 with the flag HASH64),
+//! so that the hash and a collision number fit a 64-bit directory position. In a ZAP made with
+//! normalization flags the *normalized* name is hashed, so that all spellings of a name meet in one
+//! place; the name itself is stored as it was given.
 
 use crate::error::{Errno, Error, Result};
 use unicode_normalization::UnicodeNormalization;

@@ -1,7 +1,8 @@
 //! The index of a micro-ZAP.
 //!
-//! On disk a micro-ZAP's slots have no order. In memory an index by (hash, cd) is kept beside the dnode: the order of directory
-//! positions, and a lookup without a walk over the block. It is made when the ZAP is first used and follows every change.
+//! On disk a micro-ZAP's slots have no order. In memory an index by (hash, cd) is kept beside the
+//! dnode: the order of directory positions, and a lookup without a walk over the block. It is made
+//! when the ZAP is first used and follows every change.
 
 use super::key::{HashSpec, Key};
 use std::collections::BTreeMap;
@@ -10,7 +11,8 @@ use zilla_ondisk::{ByteOrder, FormatError, Problem};
 
 type Result<T> = std::result::Result<T, FormatError>;
 
-/// Chunks that an entry of a micro-ZAP takes at most in a leaf: itself, three of name, one of value.
+/// Chunks that an entry of a micro-ZAP takes at most in a leaf: itself, three of name, one of
+/// value.
 const LEAF_CHUNKS: usize = 5;
 
 pub(crate) struct Micro {
@@ -78,7 +80,8 @@ impl Micro {
             .any(|(other, i)| other != cd && slot(block, i).is_some_and(|s| key.matches_name(s.name)))
     }
 
-    /// Whether an entry more of this hash would still fit one leaf of a fat ZAP, should it come to that.
+    /// Whether an entry more of this hash would still fit one leaf of a fat ZAP, should it come to
+    /// that.
     pub(super) fn fits_a_leaf(&self, key: &Key, leaf_chunks: usize) -> bool {
         (self.same_hash(key).count() + 1) * LEAF_CHUNKS < leaf_chunks
     }

@@ -1,22 +1,26 @@
-//! The ZAP (ZFS attribute processor): a persistent map from names, or arrays of numbers, to small arrays of numbers.
+//! The ZAP (ZFS attribute processor): a persistent map from names, or arrays of numbers, to small
+//! arrays of numbers.
 //!
 //! **Floor 7.** It stands on objects.
 //!
-//! Directories, properties, the pool's table of contents, accounting and much else are ZAPs. A small one is a
-//! *micro-ZAP*, one block of name-number slots ([`micro`]). It becomes a *fat ZAP*, an extendible hash table ([`fat`], [`leaf`]), for
-//! good, when a value is not one number, a name is longer than 49 bytes, or it would outgrow
-//! `zap_micro_max_size` (128K; as much as 1M where the pool has `large_microzap`).
+//! Directories, properties, the pool's table of contents, accounting and much else are ZAPs. A
+//! small one is a *micro-ZAP*, one block of name-number slots ([`micro`]). It becomes a *fat ZAP*,
+//! an extendible hash table ([`fat`], [`leaf`]), for good, when a value is not one number, a name
+//! is longer than 49 bytes, or it would outgrow `zap_micro_max_size` (128K; as much as 1M where the
+//! pool has `large_microzap`).
 //!
-//! **In memory** a dnode that is a ZAP carries a [`State`]: the index of a micro-ZAP or the header of a fat one. A lookup
-//! takes its lock shared; a change takes it alone, so that every operation here is atomic by itself.
+//! **In memory** a dnode that is a ZAP carries a [`State`]: the index of a micro-ZAP or the header
+//! of a fat one. A lookup takes its lock shared; a change takes it alone, so that every operation
+//! here is atomic by itself.
 //!
-//! **Invariants.** The state equals what the newest contents of block 0 say. Every operation that changes something first makes sure that all
-//! the blocks it touches are in memory; on [`crate::dmu::Stop::Need`] nothing has changed.
+//! **Invariants.** The state equals what the newest contents of block 0 say. Every operation that
+//! changes something first makes sure that all the blocks it touches are in memory; on
+//! [`crate::dmu::Stop::Need`] nothing has changed.
 //!
 //! **Crash.** A change lies in one transaction, so it is on disk whole or not at all.
 //!
-//! **Order.** Entries are iterated by (hash, cd), in which a position survives any other change: an entry that is there from
-//! beginning to end is seen exactly once, as `readdir` wants it.
+//! **Order.** Entries are iterated by (hash, cd), in which a position survives any other change: an
+//! entry that is there from beginning to end is seen exactly once, as `readdir` wants it.
 //!
 //! **Lock order.** The ZAP's state, the dnode. Nothing waits under any of them.
 //!
@@ -471,7 +475,8 @@ impl Zap {
         if found.is_some() && mode == Mode::Add {
             return Err(exists(key).into());
         }
-        // In place, if the leaf has room. The header first, because after the leaf nothing may be missing.
+        // In place, if the leaf has room. The header first, because after the leaf nothing may be
+        // missing.
         dn.modify(tx, 0, |_| ())?;
         let done = dn.modify(tx, blk, |b| {
             let mut l = LeafMut::new(b)?;
@@ -497,7 +502,8 @@ impl Zap {
         }
     }
 
-    /// Changes the number of entries, in the header and in memory. The header is dirty in `tx` already.
+    /// Changes the number of entries, in the header and in memory. The header is dirty in `tx`
+    /// already.
     fn recount(&self, tx: &Tx, fat: &mut Fat, delta: i64) -> Now<()> {
         let n = fat.phys.num_entries.saturating_add_signed(delta);
         self.dn.modify(tx, 0, |b| {

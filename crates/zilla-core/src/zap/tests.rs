@@ -212,7 +212,8 @@ fn case_insensitive() {
     }
 }
 
-/// What a cursor promises: entries that are there all the time are seen once, whatever else happens.
+/// What a cursor promises: entries that are there all the time are seen once, whatever else
+/// happens.
 #[test]
 fn a_cursor_survives_changes() {
     let h = Harness::new(2);

@@ -1,4 +1,5 @@
-//! The same operations for code that may wait: the sync task and whoever looks at the pool's own objects.
+//! The same operations for code that may wait: the sync task and whoever looks at the pool's own
+//! objects.
 
 use super::{CreateOpts, Entry, Value, Zap};
 use crate::dmu::{Objset, resident};

@@ -1,8 +1,9 @@
 //! The blocks of a log that are on disk or on their way, in the order of the chain.
 //!
-//! At the end is always the block that was allocated and is not written yet; at the front the one that the header must point to. In between
-//! lie all blocks of the txgs that are not synced, tens of thousands with a fast log device: so each has a number, and those
-//! whose waiters were told, which are always the first ones, are not looked at again until they are freed.
+//! At the end is always the block that was allocated and is not written yet; at the front the one
+//! that the header must point to. In between lie all blocks of the txgs that are not synced, tens
+//! of thousands with a fast log device: so each has a number, and those whose waiters were told,
+//! which are always the first ones, are not looked at again until they are freed.
 
 use super::commit::Waiter;
 use super::route::Trip;
@@ -83,7 +84,8 @@ impl Blocks {
         self.blocks.range_mut(from.min(self.blocks.len())..)
     }
 
-    /// The first block of which they were not, if its write is over. It counts as settled from now on.
+    /// The first block of which they were not, if its write is over. It counts as settled from now
+    /// on.
     pub(super) fn settle(&mut self) -> Option<&mut Lwb> {
         let l = self.blocks.get_mut((self.settled - self.gone) as usize).filter(|l| l.done)?;
         self.settled += 1;

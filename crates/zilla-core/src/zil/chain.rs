@@ -1,9 +1,10 @@
 //! Following a log's chain, whatever is on the disk.
 //!
-//! Three go along it: who claims it after a crash, who replays it, and who gives its blocks back. They must agree on where it ends,
-//! so there is one walk. It ends at the first block that does not continue the chain: whose checksum does not fit the number the
-//! block before gave it, whose own successor has the wrong number, that comes twice, or that lies beyond what was claimed.
-//! Of a block's records it ends at the first that is none, or whose number does not rise.
+//! Three go along it: who claims it after a crash, who replays it, and who gives its blocks back.
+//! They must agree on where it ends, so there is one walk. It ends at the first block that does not
+//! continue the chain: whose checksum does not fit the number the block before gave it, whose own
+//! successor has the wrong number, that comes twice, or that lies beyond what was claimed. Of a
+//! block's records it ends at the first that is none, or whose number does not rise.
 
 use crate::error::{Error, Result};
 use crate::types::Bookmark;

@@ -78,7 +78,8 @@ async fn claim(
             walk.stop(format!("block {}: {why}", block.seq));
             break;
         }
-        // The last block counts too, though nothing is in it: its space was allocated ahead, and is freed with the log.
+        // The last block counts too, though nothing is in it: its space was allocated ahead, and is
+        // freed with the log.
         blocks += 1;
         last_block = block.seq;
         let Some(data) = &block.data else { continue };
@@ -141,7 +142,8 @@ struct Claims<'a> {
 }
 
 impl Claims<'_> {
-    /// Takes a block's space out of what is free. `Ok(Err(why))`: it is not free, so the block cannot be what the log says.
+    /// Takes a block's space out of what is free. `Ok(Err(why))`: it is not free, so the block
+    /// cannot be what the log says.
     async fn block(&mut self, bp: &BlkPtr) -> Result<Result<(), String>> {
         let embedded_or_hole = bp.is_hole() || bp.is_embedded();
         if embedded_or_hole || bp.birth() < self.first.0 || !self.seen.insert(bp.dva(0).to_words()) {

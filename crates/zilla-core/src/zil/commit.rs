@@ -1,21 +1,26 @@
 //! Commits: who waits for what, and when the log blocks leave that make it stable, in *trains*.
 //!
-//! Whoever wants a commit joins those who wait. The first of them is the driver: it takes all who wait, with all records that matter to
-//! any of them, packs these into one block (or several; [`super::pack`]), sends it off, sees it home and tells them that it is stable. Before the last
-//! block leaves, another may take over: while one train is on its way the next is filled and sent; only when two are under way does the
-//! driver wait, and whoever comes meanwhile rides with it. With more than two log vdevs one train for each may be under way, as
-//! blocks go to whichever was given least; more would only be smaller ones in a queue. (Trains that wait for data in place do not keep
-//! such a device busy, and are not counted.) Where a disk turns there is one, for each flush costs it part of a turn, and it waits a moment
-//! for those whom the last brought home ([`super::returns`]); several such disks may share it
-//! ([`super::stripes`]). So a lone committer waits for one write and one flush, and many share them. Large data go as several
-//! blocks, all on their way at once.
+//! Whoever wants a commit joins those who wait. The first of them is the driver: it takes all who
+//! wait, with all records that matter to any of them, packs these into one block (or several;
+//! [`super::pack`]), sends it off, sees it home and tells them that it is stable. Before the last
+//! block leaves, another may take over: while one train is on its way the next is filled and sent;
+//! only when two are under way does the driver wait, and whoever comes meanwhile rides with it.
+//! With more than two log vdevs one train for each may be under way, as blocks go to whichever was
+//! given least; more would only be smaller ones in a queue. (Trains that wait for data in place do
+//! not keep such a device busy, and are not counted.) Where a disk turns there is one, for each
+//! flush costs it part of a turn, and it waits a moment for those whom the last brought home
+//! ([`super::returns`]); several such disks may share it ([`super::stripes`]). So a lone committer
+//! waits for one write and one flush, and many share them. Large data go as several blocks, all on
+//! their way at once.
 //!
-//! A driver does its work itself, not by a task: the last block's write and flush may then be system calls of its own thread
-//! ([`zilla_env::waiting_here`]), and a lone commit wakes nobody. If it goes away, a task does the rest ([`Driven`]).
+//! A driver does its work itself, not by a task: the last block's write and flush may then be
+//! system calls of its own thread ([`zilla_env::waiting_here`]), and a lone commit wakes nobody. If
+//! it goes away, a task does the rest ([`Driven`]).
 //!
-//! A train has arrived when its blocks and all blocks before them are stable. If a block cannot be allocated or written, it and
-//! everything behind it are worth nothing: who waits for them waits for the txg instead, and so does everybody else until that txg
-//! is synced ([`super::log::State::lost_txg`]); then a new chain begins.
+//! A train has arrived when its blocks and all blocks before them are stable. If a block cannot be
+//! allocated or written, it and everything behind it are worth nothing: who waits for them waits
+//! for the txg instead, and so does everybody else until that txg is synced
+//! ([`super::log::State::lost_txg`]); then a new chain begins.
 
 use super::itx::Itx;
 use super::log::{SAXATTR, State, Zilog};
@@ -125,7 +130,8 @@ enum Step {
 }
 
 impl Zilog {
-    /// Waits until what was done to `object`, and everything that leads to it, is on stable storage; without an object, all that was done.
+    /// Waits until what was done to `object`, and everything that leads to it, is on stable
+    /// storage; without an object, all that was done.
     #[crate::boxed]
     pub async fn commit(self: &Arc<Self>, object: Option<u64>) -> Result<()> {
         if self.is_disabled() {
@@ -165,8 +171,8 @@ impl Zilog {
         }
     }
 
-    /// Writes all records there are to the log, for a txg that will never be on disk. Called in its sync, so it waits for no txg:
-    /// where something can only be stable with its txg, it is lost.
+    /// Writes all records there are to the log, for a txg that will never be on disk. Called in its
+    /// sync, so it waits for no txg: where something can only be stable with its txg, it is lost.
     pub(crate) async fn push_out(self: &Arc<Self>) {
         let synced = self.synced();
         let able = {
@@ -225,7 +231,8 @@ impl Zilog {
                 }
                 Step::Room => listener.await,
                 Step::Gather(left) => drop(select(listener, self.ctx.env.sleep(left)).await),
-                // What was lost is stable then, and what comes after it is logged again: the log has no gaps.
+                // What was lost is stable then, and what comes after it is logged again: the log
+                // has no gaps.
                 Step::Txg(txg) => {
                     if self.ctx.txgs.wait_synced(txg).await.is_err() {
                         let waiting = std::mem::take(&mut self.state.lock().waiting);
@@ -242,7 +249,8 @@ impl Zilog {
                     };
                     self.changed.notify(usize::MAX);
                     if more {
-                        // They came while this was packed: nobody among them knows that he is to drive.
+                        // They came while this was packed: nobody among them knows that he is to
+                        // drive.
                         self.ctx.env.spawn(self.driver());
                     }
                     OptionFuture::from(last).await;
@@ -443,7 +451,8 @@ impl Zilog {
 
     /// Tells who waits, in the order of the chain, up to the first block that is on its way.
     fn settle(&self, st: &mut State, told: &mut Vec<(Arc<Waiter>, Outcome)>, home: &mut Vec<Trip>) {
-        // While a chain is broken nothing of it counts: the header on disk may still lead to the block that was lost.
+        // While a chain is broken nothing of it counts: the header on disk may still lead to the
+        // block that was lost.
         let lost = st.broken;
         let mut lost_txg = st.lost_txg;
         let synced = self.synced().0;

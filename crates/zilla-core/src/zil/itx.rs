@@ -1,12 +1,14 @@
-//! What was done and is not on disk yet: records that wait to be written, or to be forgotten because their txg was synced.
+//! What was done and is not on disk yet: records that wait to be written, or to be forgotten
+//! because their txg was synced.
 //!
-//! As in OpenZFS there are two kinds of waiting. What changes names goes into one list, in the order in which it was done, and every
-//! commit writes all of it: so whatever leads to a file is stable with the file. What changes only a file itself (writes,
-//! truncations, attributes) waits with that file, and is written when someone commits the file.
+//! As in OpenZFS there are two kinds of waiting. What changes names goes into one list, in the
+//! order in which it was done, and every commit writes all of it: so whatever leads to a file is
+//! stable with the file. What changes only a file itself (writes, truncations, attributes) waits
+//! with that file, and is written when someone commits the file.
 //!
-//! Records of three txgs wait at a time, and those of a later one may depend on those of an earlier one that were pushed
-//! before. So one lock is over all: who looks at the groups or takes what they have sees them at one moment, and never takes a
-//! record without those that it depends on.
+//! Records of three txgs wait at a time, and those of a later one may depend on those of an earlier
+//! one that were pushed before. So one lock is over all: who looks at the groups or takes what they
+//! have sees them at one moment, and never takes a record without those that it depends on.
 
 use crate::txg::{Kept, Tx};
 use crate::types::{TXG_SIZE, Txg};
@@ -17,8 +19,8 @@ use std::collections::BTreeMap;
 /// One record.
 pub(super) struct Itx {
     pub txg: u64,
-    /// Without its number, and without the data of a write. Empty: a change for which there is no record, so that its
-    /// commit must wait for its txg.
+    /// Without its number, and without the data of a write. Empty: a change for which there is no
+    /// record, so that its commit must wait for its txg.
     pub record: Vec<u8>,
     pub data: Bytes,
     /// Of a write: where.
@@ -27,7 +29,8 @@ pub(super) struct Itx {
     pub file: Option<u64>,
     /// How many bytes its record's pointer stands for.
     pub placed: u64,
-    /// It changes a file's flags. These may have stood in the way of what comes next, even of the file's removal.
+    /// It changes a file's flags. These may have stood in the way of what comes next, even of the
+    /// file's removal.
     pub flags: bool,
     /// The memory it takes, which is counted.
     pub kept: Option<Kept>,
@@ -122,8 +125,8 @@ impl Itxs {
         });
     }
 
-    /// Drops what waits with an object that has lost its last name, for its number may come to mean another; but its flags were changed
-    /// before it could lose it, and so they are in the log.
+    /// Drops what waits with an object that has lost its last name, for its number may come to mean
+    /// another; but its flags were changed before it could lose it, and so they are in the log.
     pub(super) fn forget(&self, synced: Txg, object: u64) {
         self.each(synced, |g| {
             if let Some(list) = g.with_objects.remove(&object) {
@@ -150,7 +153,8 @@ impl Itxs {
         txg
     }
 
-    /// The last txg up to `last` with data for the next commit, and how many bytes there are up to there.
+    /// The last txg up to `last` with data for the next commit, and how many bytes there are up to
+    /// there.
     pub(super) fn ready_bytes(&self, synced: Txg, last: Txg) -> (Txg, u64) {
         let (mut txg, mut bytes) = (synced, 0);
         self.each(synced, |g| {
@@ -193,7 +197,8 @@ mod tests {
         (tx, itx)
     }
 
-    /// Record `n` of the second txg depends on record `n` of the first, so no commit may write it before.
+    /// Record `n` of the second txg depends on record `n` of the first, so no commit may write it
+    /// before.
     #[test]
     fn what_is_taken_is_never_without_what_was_pushed_before_it() {
         for when in [When::Next, When::With(3)] {

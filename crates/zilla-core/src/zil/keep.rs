@@ -1,8 +1,9 @@
 //! Keeping in the log what a sync could not put on disk.
 //!
-//! Bytes that were written into a record which cannot be read are held in memory from one txg to the next (`dmu/held.rs`). The records that
-//! an fsync has logged of them count until their txg is synced, as all records do. So the sync that leaves them behind logs them
-//! again, as writes of the txg that comes next, before its uberblock is written:
+//! Bytes that were written into a record which cannot be read are held in memory from one txg to
+//! the next (`dmu/held.rs`). The records that an fsync has logged of them count until their txg is
+//! synced, as all records do. So the sync that leaves them behind logs them again, as writes of the
+//! txg that comes next, before its uberblock is written:
 //!
 //! ```text
 //!   sync of 7: [write, txg 7]  cannot be done            -> [write, txg 8] logged, flushed; uberblock 7
@@ -10,20 +11,25 @@
 //!   sync of 9: the record can be read, all is written    -> nothing is logged; uberblock 9
 //! ```
 //!
-//! **What is kept true.** At each uberblock N the log has what is held after N in records of txg N+1, and in no others that count: a
-//! claim after a crash counts records from N+1 on. So what a txg has put on disk, or freed, or overwritten, is never replayed again
-//! over what came later. A record says what its bytes are *now*, with all that is not synced yet, and is written while nobody else fills a block
-//! ([`State::filling`](super::log::State)): records that lie before it in the chain are of changes that it knows, those behind it are newer or the same.
+//! **What is kept true.** At each uberblock N the log has what is held after N in records of txg
+//! N+1, and in no others that count: a claim after a crash counts records from N+1 on. So what a
+//! txg has put on disk, or freed, or overwritten, is never replayed again over what came later. A
+//! record says what its bytes are *now*, with all that is not synced yet, and is written while
+//! nobody else fills a block ([`State::filling`](super::log::State)): records that lie before it in
+//! the chain are of changes that it knows, those behind it are newer or the same.
 //!
-//! **Space.** The block that comes next is allocated in the txg under sync, so a pool where nothing else happens comes to rest:
-//! a txg without an uberblock needs no new records. Only if the end of the chain belongs to a later txg it is taken from the open one, since
-//! who reads a chain that was not claimed takes the first block of an unsynced txg for its end.
+//! **Space.** The block that comes next is allocated in the txg under sync, so a pool where nothing
+//! else happens comes to rest: a txg without an uberblock needs no new records. Only if the end of
+//! the chain belongs to a later txg it is taken from the open one, since who reads a chain that was
+//! not claimed takes the first block of an unsynced txg for its end.
 //!
-//! **Without a chain** (all was freed, a replay is over, nobody has called fsync yet) one begins in this very sync, which writes the header with
-//! it. Commits wait until that is on disk. While a log is being replayed its header still leads to the old chain, which has
-//! all of it; see [`super::replay`] for a crash at that time.
+//! **Without a chain** (all was freed, a replay is over, nobody has called fsync yet) one begins in
+//! this very sync, which writes the header with it. Commits wait until that is on disk. While a log
+//! is being replayed its header still leads to the old chain, which has all of it; see
+//! [`super::replay`] for a crash at that time.
 //!
-//! **If the log cannot be written** (no space, devices fail) the bytes are in memory only until the next txg, which tries again.
+//! **If the log cannot be written** (no space, devices fail) the bytes are in memory only until the
+//! next txg, which tries again.
 
 use super::blocks::Lwb;
 use super::commit::Waiter;
@@ -72,8 +78,8 @@ impl Zilog {
         self.changed.notify(usize::MAX);
     }
 
-    /// In syncing context, when `txg` has written the objset and will be on disk: logs what is still held. Says whether the objset's
-    /// header has changed and must be written again.
+    /// In syncing context, when `txg` has written the objset and will be on disk: logs what is
+    /// still held. Says whether the objset's header has changed and must be written again.
     pub(crate) async fn keep(
         self: &Arc<Self>,
         os: &Objset,
@@ -141,7 +147,8 @@ impl Zilog {
         }
     }
 
-    /// Begins a chain in `txg`, which the caller holds open or syncs. Nobody else may be at it ([`Zilog::fill`]).
+    /// Begins a chain in `txg`, which the caller holds open or syncs. Nobody else may be at it
+    /// ([`Zilog::fill`]).
     pub(super) async fn begin_chain(&self, txg: Txg) -> Result<()> {
         let step = LogStep { pause: true, on: None };
         let mut bp = self.store.alloc_log(txg, LOG_BLOCK_UNIT, step).await?;

@@ -1,6 +1,7 @@
 //! A dataset's log: what of it is on disk, and how the header follows.
 //!
-//! The blocks that are on disk or on their way are a queue ([`Blocks`]), of which each sync frees from the front what is over.
+//! The blocks that are on disk or on their way are a queue ([`Blocks`]), of which each sync frees
+//! from the front what is over.
 
 use super::blocks::{Blocks, Lwb};
 use super::commit::Waiter;
@@ -58,7 +59,8 @@ pub(super) struct State {
     pub suspended: usize,
     /// The dataset is gone, or its contents were replaced.
     pub abandoned: bool,
-    /// In which txg the whole chain is given back, what it consists of besides `lwbs`, and whether its first block stays.
+    /// In which txg the whole chain is given back, what it consists of besides `lwbs`, and whether
+    /// its first block stays.
     pub destroy_txg: u64,
     destroy_frees: Vec<BlkPtr>,
     keep_first: bool,
@@ -176,7 +178,8 @@ impl Zilog {
         self.itxs.assign(tx, when, Itx { flags, ..Itx::new(tx, record, Bytes::new(), 0) });
     }
 
-    /// Notes a write. The bytes are kept until they are in the log or their txg is synced; `shared` of them are dirty data's, and counted there.
+    /// Notes a write. The bytes are kept until they are in the log or their txg is synced; `shared`
+    /// of them are dirty data's, and counted there.
     pub fn push_write(&self, tx: &Tx, when: When, object: u64, offset: u64, data: Bytes, shared: u64) {
         #[cfg(feature = "planted")]
         if offset % 2 == 1 && crate::planted::is(crate::planted::Bug::WriteRecordLost) {
@@ -196,13 +199,15 @@ impl Zilog {
         self.itxs.assign(tx, when, Itx::new(tx, Vec::new(), Bytes::new(), 0));
     }
 
-    /// What was done to a file itself is to be stable no later than what comes next: its name changes.
+    /// What was done to a file itself is to be stable no later than what comes next: its name
+    /// changes.
     pub fn bring_forward(&self, object: u64) {
         self.itxs.make_ready(self.synced(), Some(object));
     }
 
-    /// A file loses a name, its `last` one or not. After its last nobody can ask for its contents after a crash. What changed its flags comes
-    /// before the loss, with all that was done to the file before.
+    /// A file loses a name, its `last` one or not. After its last nobody can ask for its contents
+    /// after a crash. What changed its flags comes before the loss, with all that was done to the
+    /// file before.
     pub fn unlinked(&self, object: u64, last: bool) {
         let synced = self.synced();
         if last {
@@ -226,8 +231,8 @@ impl Zilog {
         (st.dirty[txg.slot()] == txg.0 || st.broken) && st.synced_in < txg.0
     }
 
-    /// Gives the whole log back in the txg of `tx`: the chain, and `frees` that it refers to. With `keep_first` the first block
-    /// stays, as the beginning of a new chain.
+    /// Gives the whole log back in the txg of `tx`: the chain, and `frees` that it refers to. With
+    /// `keep_first` the first block stays, as the beginning of a new chain.
     pub(super) fn destroy(&self, tx: &Tx, frees: Vec<BlkPtr>, keep_first: bool) {
         let mut st = self.state.lock();
         st.destroy_txg = tx.txg().0;
@@ -236,9 +241,11 @@ impl Zilog {
         st.dirty(tx.txg());
     }
 
-    /// In syncing context, before the objset is written: frees blocks that are not needed any more and brings the header up to date.
+    /// In syncing context, before the objset is written: frees blocks that are not needed any more
+    /// and brings the header up to date.
     pub(crate) async fn sync(&self, os: &Objset, txg: Txg) -> LogSync {
-        // What is given back whole may be given out again as soon as this txg is on disk: nothing may be written there later.
+        // What is given back whole may be given out again as soon as this txg is on disk: nothing
+        // may be written there later.
         let whole = self.state.lock().destroy_txg == txg.0;
         self.wait_issued(if whole { Txg(u64::MAX) } else { txg }).await;
         let mut out = LogSync::default();
@@ -307,8 +314,9 @@ impl Zilog {
         }
     }
 
-    /// Waits until no block that was issued in `txg` or before is on its way. What such a block points to was allocated by then; if
-    /// the txg became stable without the block, nothing on disk would lead there.
+    /// Waits until no block that was issued in `txg` or before is on its way. What such a block
+    /// points to was allocated by then; if the txg became stable without the block, nothing on disk
+    /// would lead there.
     async fn wait_issued(&self, txg: Txg) {
         loop {
             let listener = self.changed.listen();
@@ -324,10 +332,12 @@ impl Zilog {
         self.itxs.clean(txg);
     }
 
-    /// In syncing context: the dataset's contents go, and its log with them. From now on a commit waits for txgs.
+    /// In syncing context: the dataset's contents go, and its log with them. From now on a commit
+    /// waits for txgs.
     ///
-    /// A train that is being packed may wait for this very txg, so it is not waited for: who allocates for it finds the log abandoned, and
-    /// gives the block back. What the txgs after this one have allocated they free themselves.
+    /// A train that is being packed may wait for this very txg, so it is not waited for: who
+    /// allocates for it finds the log abandoned, and gives the block back. What the txgs after this
+    /// one have allocated they free themselves.
     pub(crate) async fn abandon(&self, os: &Objset) {
         loop {
             self.wait_issued(Txg(u64::MAX)).await;
@@ -353,7 +363,8 @@ impl Zilog {
         self.forsake(os);
     }
 
-    /// Whether this session has seen to the log: what it consists of is known here and not to be read from the disk.
+    /// Whether this session has seen to the log: what it consists of is known here and not to be
+    /// read from the disk.
     pub(crate) fn is_started(&self) -> bool {
         self.started.load(Ordering::Acquire)
     }

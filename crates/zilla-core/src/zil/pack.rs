@@ -1,11 +1,13 @@
 //! Packing: the records of a train into log blocks, and these on their way.
 //!
-//! A block holds the pointer to its successor, so that has its place before this one can be written: a train's last block leads to the
-//! first of the next, whose size is guessed. Of one train several blocks may be on their way at once. What no block could hold is cut.
+//! A block holds the pointer to its successor, so that has its place before this one can be
+//! written: a train's last block leads to the first of the next, whose size is guessed. Of one
+//! train several blocks may be on their way at once. What no block could hold is cut.
 //!
-//! What is kept true: blocks leave in the order of the chain, and none before its successor is allocated and both are in the queue of those that
-//! the header leads to ([`super::blocks`]); so a sync that frees what is over, or gives all of it back, knows of each. What is allocated
-//! after that is in no queue: its own txg frees it again.
+//! What is kept true: blocks leave in the order of the chain, and none before its successor is
+//! allocated and both are in the queue of those that the header leads to ([`super::blocks`]); so a
+//! sync that frees what is over, or gives all of it back, knows of each. What is allocated after
+//! that is in no queue: its own txg frees it again.
 
 use super::blocks::Lwb;
 use super::commit::Waiter;
@@ -79,9 +81,10 @@ fn block_size(records: u64) -> u64 {
     (records + CHAIN as u64).next_multiple_of(LOG_BLOCK_UNIT).clamp(LOG_BLOCK_UNIT, MAX_BLOCK)
 }
 
-/// How much room the next train gets in its first block, from the sizes of the last (0: there were not so many yet). Who commits `alone`
-/// waits for one write, and on a disk that turns a second block costs more than room that is not used. Else it is written beside the first,
-/// and the room is missed: the log is the sooner full, and wider.
+/// How much room the next train gets in its first block, from the sizes of the last (0: there were
+/// not so many yet). Who commits `alone` waits for one write, and on a disk that turns a second
+/// block costs more than room that is not used. Else it is written beside the first, and the room
+/// is missed: the log is the sooner full, and wider.
 fn guess(mut sizes: [u64; SIZES], alone: bool) -> u64 {
     sizes.sort_unstable();
     let known = &sizes[sizes.partition_point(|s| *s == 0)..];
@@ -121,13 +124,15 @@ pub(super) struct Train {
 }
 
 impl Zilog {
-    /// Puts records into blocks and sends these, the last one excepted. An error: from some record on nothing was sent.
+    /// Puts records into blocks and sends these, the last one excepted. An error: from some record
+    /// on nothing was sent.
     pub(super) async fn pack(self: &Arc<Self>, train: &mut Train) -> Result<BlockOnItsWay> {
         let first = self.state.lock().lwbs.last_mut().map(|(_, l)| l.bp);
         let first = first.ok_or_else(|| Error::os(crate::error::Errno::Io, "the log was given back"))?;
         let whole_itxs = std::mem::take(&mut train.itxs);
         let (placed, ahead, trip) = self.place(&whole_itxs).await;
-        // What waits for the pool's own disks leaves a log device to others, if it can have several at once.
+        // What waits for the pool's own disks leaves a log device to others, if it can have several
+        // at once.
         let counted = ahead.is_empty() || train.one_at_a_time || !self.store.has_log_device();
         let mut itxs = Vec::with_capacity(whole_itxs.len());
         whole_itxs.into_iter().for_each(|i| placed.divide(i, &mut itxs));
@@ -244,16 +249,16 @@ impl Zilog {
         }
         let syncing = filling.syncing;
         let (bp, mut block) = self.send_block(filling, next, None).await?;
-        // Its write is under way before the next one's: a disk that gets them in another order turns once more for each. But this thread
-        // does not wait for it.
+        // Its write is under way before the next one's: a disk that gets them in another order
+        // turns once more for each. But this thread does not wait for it.
         if own_thread(Duration::ZERO, || (&mut block).now_or_never()).is_none() {
             self.ctx.env.spawn(block);
         }
         Ok(Filling::new(bp, most, syncing))
     }
 
-    /// The txg in which the block behind `bp` is allocated. The births of a chain's blocks never descend, but where a pool that is closed
-    /// has no open txg any more.
+    /// The txg in which the block behind `bp` is allocated. The births of a chain's blocks never
+    /// descend, but where a pool that is closed has no open txg any more.
     fn txg_of_next(&self, bp: &BlkPtr, syncing: Option<Txg>) -> Result<(Txg, Option<Tx>)> {
         if let Some(txg) = syncing.filter(|txg| bp.birth() <= txg.0) {
             return Ok((txg, None));
@@ -265,8 +270,8 @@ impl Zilog {
         }
     }
 
-    /// Allocates the block that comes next, of some size, and completes this one, which may be the last of a train. Returns the next, and
-    /// this one's way to the disk.
+    /// Allocates the block that comes next, of some size, and completes this one, which may be the
+    /// last of a train. Returns the next, and this one's way to the disk.
     async fn send_block(
         self: &Arc<Self>,
         filling: Filling,

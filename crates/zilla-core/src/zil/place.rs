@@ -1,23 +1,27 @@
 //! Large data: into the log, or to where they will stay, with only a pointer in the log.
 //!
-//! What goes into the log is written twice, there and by the sync of its txg. A block that is written in place
-//! ([`crate::dmu`]'s `ahead`) is written once. Only whole blocks are, each as one write made it:
+//! What goes into the log is written twice, there and by the sync of its txg. A block that is
+//! written in place ([`crate::dmu`]'s `ahead`) is written once. Only whole blocks are, each as one
+//! write made it:
 //!
 //! | | no log device | log device |
 //! |---|---|---|
 //! | `logbias=latency` | whole blocks of `zfs_immediate_write_sz` (32 KiB) and more: in place | the quicker way ([`super::route`]): copied, or in place |
 //! | `logbias=throughput` | whole blocks: in place | the same: the devices' bandwidth is for others |
 //!
-//! A txg that is being synced takes no more blocks: unless a log device is the quicker way, where its sync is to write little more than the log would, it is what a commit waits
-//! for ([`Zilog::near_sync`]), and its data are written once.
+//! A txg that is being synced takes no more blocks: unless a log device is the quicker way, where
+//! its sync is to write little more than the log would, it is what a commit waits for
+//! ([`Zilog::near_sync`]), and its data are written once.
 //!
-//! The rest is copied. Below 32 KiB a seek to another place costs more than the bytes. A log device that is full or has failed is none. The
-//! size of a write beyond 32 KiB changes nothing: no size from which on it goes another way or waits in another queue (as in OpenZFS with
-//! 1 MiB on a log device, pull request 14378).
+//! The rest is copied. Below 32 KiB a seek to another place costs more than the bytes. A log device
+//! that is full or has failed is none. The size of a write beyond 32 KiB changes nothing: no size
+//! from which on it goes another way or waits in another queue (as in OpenZFS with 1 MiB on a log
+//! device, pull request 14378).
 //!
-//! OpenZFS writes a block in place also for a part of it. Such a block has what others wrote to it as well, perhaps after the write that is
-//! logged; replayed, it gives their data too early. Here what a record leads to is what it says, so a replay that ends anywhere ends with a
-//! state that a file had.
+//! OpenZFS writes a block in place also for a part of it. Such a block has what others wrote to it
+//! as well, perhaps after the write that is logged; replayed, it gives their data too early. Here
+//! what a record leads to is what it says, so a replay that ends anywhere ends with a state that a
+//! file had.
 
 use super::itx::Itx;
 use super::log::Zilog;
@@ -49,13 +53,15 @@ pub(super) struct Placed {
     sizes: BTreeMap<u64, u64>,
 }
 
-/// Whether a block can be written in place that one write covers to so many `bytes`, and is not worth less than the way there.
+/// Whether a block can be written in place that one write covers to so many `bytes`, and is not
+/// worth less than the way there.
 pub(super) fn can_be_placed(throughput: bool, bytes: u64, blksz: u64) -> bool {
     bytes == blksz && (throughput || bytes >= IMMEDIATE_WRITE_SZ.get())
 }
 
 impl Zilog {
-    /// Writes in place what is better there. Where there was a choice, how the train's large data go; whoever sees it home tells.
+    /// Writes in place what is better there. Where there was a choice, how the train's large data
+    /// go; whoever sees it home tells.
     pub(super) async fn place(&self, itxs: &[Itx]) -> (Placed, EarlyWrites, Option<Trip>) {
         let (mut placed, mut writes) = (Placed::default(), EarlyWrites::default());
         let is_ours = |os: &Arc<Objset>| os.log().is_some_and(|l| std::ptr::eq(&**l, self));
@@ -92,8 +98,9 @@ impl Zilog {
         (placed, writes, trip)
     }
 
-    /// The txg under sync that a commit of what was done up to `until` does best to wait for: its data are too much for a second writing
-    /// to the pool's own disks, or to a log device that is slower than these, and most of what its sync has to write.
+    /// The txg under sync that a commit of what was done up to `until` does best to wait for: its
+    /// data are too much for a second writing to the pool's own disks, or to a log device that is
+    /// slower than these, and most of what its sync has to write.
     pub(super) fn near_sync(&self, until: Txg, synced: Txg) -> Option<Txg> {
         let txgs = &self.ctx.txgs;
         let last = until.min(txgs.closed());
@@ -109,7 +116,8 @@ impl Zilog {
         (bytes >= large.max(1) && bytes * 2 >= txgs.unwritten_in(Txg(synced.0 + 1), txg)).then_some(txg)
     }
 
-    /// Gives back what was written in place and belongs to nobody any more: the objset's contents are given up.
+    /// Gives back what was written in place and belongs to nobody any more: the objset's contents
+    /// are given up.
     pub(super) fn forsake(&self, objset: &Objset) {
         objset.forsake_ahead().iter().for_each(|bp| self.ctx.free_in(Txg(bp.birth()), bp));
     }
@@ -120,7 +128,8 @@ impl Zilog {
     }
 }
 
-/// The blocks that can be placed, and in `sizes` the block sizes of the files that they and others are of.
+/// The blocks that can be placed, and in `sizes` the block sizes of the files that they and others
+/// are of.
 fn whole_blocks(
     objset: &Arc<Objset>,
     itxs: &[Itx],

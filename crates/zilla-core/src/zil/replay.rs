@@ -1,13 +1,16 @@
 //! Doing again what a log says, when its dataset is mounted after a crash.
 //!
-//! A replay goes to the end of what was claimed, or it *stops*: at a record that cannot be done, or where the chain ends too early. What
-//! comes behind was acknowledged and may depend on what is missing, so it is not done either. (A record of an object that is damaged is given up
-//! alone.) Then the log stays as it is, with a note in its header
-//! of how far it was done, for the next try; [`KeptLogs`] says why, and nobody writes to the dataset meanwhile, since what the log
-//! says is about the state that the replay left. Only who says so gives up the rest ([`Zilog::give_up_the_rest`]).
+//! A replay goes to the end of what was claimed, or it *stops*: at a record that cannot be done, or
+//! where the chain ends too early. What comes behind was acknowledged and may depend on what is
+//! missing, so it is not done either. (A record of an object that is damaged is given up alone.)
+//! Then the log stays as it is, with a note in its header of how far it was done, for the next try;
+//! [`KeptLogs`] says why, and nobody writes to the dataset meanwhile, since what the log says is
+//! about the state that the replay left. Only who says so gives up the rest
+//! ([`Zilog::give_up_the_rest`]).
 //!
-//! What a replay writes over a damaged record is held in memory, and logged again by the sync that gives the log back ([`super::keep`]). If a crash
-//! comes before, the next replay finds the records done and the blocks below still damaged, and does those again ([`Replay::again`]).
+//! What a replay writes over a damaged record is held in memory, and logged again by the sync that
+//! gives the log back ([`super::keep`]). If a crash comes before, the next replay finds the records
+//! done and the blocks below still damaged, and does those again ([`Replay::again`]).
 
 use super::chain::Walk;
 use super::claim::{own_blocks, read_logged, seq_of};
@@ -30,8 +33,8 @@ pub trait Replay: Send + Sync {
     /// Does one record again, in one transaction that also calls [`Zilog::replayed`].
     fn replay<'a>(&'a self, record: &'a LogRecord<'_>) -> BoxFuture<'a, Result<()>>;
 
-    /// Does again of a write or a freed range, which an earlier replay has done, what lies in blocks that cannot be read: there
-    /// it cannot have come to disk.
+    /// Does again of a write or a freed range, which an earlier replay has done, what lies in
+    /// blocks that cannot be read: there it cannot have come to disk.
     fn again<'a>(&'a self, record: &'a LogRecord<'_>) -> BoxFuture<'a, Result<()>>;
 }
 
@@ -66,12 +69,13 @@ impl KeptLogs {
     }
 }
 
-/// How often a record is tried. What an earlier one freed, numbers and space, can be given out again only when that is on disk: space two
-/// txgs later.
+/// How often a record is tried. What an earlier one freed, numbers and space, can be given out
+/// again only when that is on disk: space two txgs later.
 const TRIES: usize = 4;
 
 impl Zilog {
-    /// Begins to use a dataset's log: replays what is in it, or takes over the empty beginning that whoever closed it left.
+    /// Begins to use a dataset's log: replays what is in it, or takes over the empty beginning that
+    /// whoever closed it left.
     #[crate::boxed]
     pub async fn start(self: &Arc<Self>, os: &Arc<Objset>, target: &dyn Replay) -> Result<Replayed> {
         if self.started.load(Ordering::Acquire) {
@@ -143,7 +147,8 @@ impl Zilog {
                     Ok(()) => out.records += 1,
                     Err(e) if self.ctx.txgs.is_stopped() => return Err(e),
                     Err(Error::Corrupt(why)) => {
-                        // What it changes cannot be read. That is no reason to lose what others were told is stable.
+                        // What it changes cannot be read. That is no reason to lose what others
+                        // were told is stable.
                         let (objset, seq, txtype) = (self.objset, record.header.seq, record.header.txtype);
                         tracing::error!(objset, seq, txtype, %why, "a log record is given up");
                         out.given_up += 1;
@@ -197,8 +202,8 @@ impl Zilog {
     }
 }
 
-/// What the pointer of a write's record leads to, and where in the object it belongs: all of the block, since later records may only
-/// tell a file's size.
+/// What the pointer of a write's record leads to, and where in the object it belongs: all of the
+/// block, since later records may only tell a file's size.
 pub(crate) async fn logged_block(
     os: &Objset,
     object: u64,

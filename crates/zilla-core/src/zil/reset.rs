@@ -32,8 +32,8 @@ pub(crate) async fn push_out_all(dsl: &Arc<DslPool>) -> Result<()> {
     Ok(())
 }
 
-/// Makes every dataset's log let go of the blocks it has, so that their space is free some txgs later. Refused while one holds
-/// records that were not replayed: `EEXIST`.
+/// Makes every dataset's log let go of the blocks it has, so that their space is free some txgs
+/// later. Refused while one holds records that were not replayed: `EEXIST`.
 #[crate::boxed]
 pub async fn reset_all(dsl: &Arc<DslPool>) -> Result<()> {
     let mut todo = vec![dsl.root_dir()];

@@ -1,19 +1,21 @@
 //! Waiting for those whom the last train brought home, where the log's disk turns.
 //!
-//! Who writes synchronously mostly comes again as soon as he may. The first who does would send a train for himself alone, and all
-//! others would wait for the one behind it: two flushes a round, each of which costs a disk a part of its turn. So where one train is under way at a
-//! time, the next waits until as many have come as waited when the last arrived, or were told then: but not longer than a part of
-//! what a train takes, and less and less often where they do not come.
+//! Who writes synchronously mostly comes again as soon as he may. The first who does would send a
+//! train for himself alone, and all others would wait for the one behind it: two flushes a round,
+//! each of which costs a disk a part of its turn. So where one train is under way at a time, the
+//! next waits until as many have come as waited when the last arrived, or were told then: but not
+//! longer than a part of what a train takes, and less and less often where they do not come.
 //!
-//! Measured with Perrin's test, 32 writers, with a modelled 7200 rpm disk as the log device: in virtual time 60.9 MB/s without, 94.6 with;
-//! where the pool's own disk has the log 12.0 and 12.1.
+//! Measured with Perrin's test, 32 writers, with a modelled 7200 rpm disk as the log device: in
+//! virtual time 60.9 MB/s without, 94.6 with; where the pool's own disk has the log 12.0 and 12.1.
 
 use std::time::Duration;
 use zilla_env::Backoff;
 
 /// So much of the last train's time is waited at most.
 const PART: u32 = 4;
-/// After waiting in vain it is left out for twice as many trains each time, up to this power of two.
+/// After waiting in vain it is left out for twice as many trains each time, up to this power of
+/// two.
 const LEFT_OUT: u32 = 8;
 
 /// What a driver knows of those who will be back soon.

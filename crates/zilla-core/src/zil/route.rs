@@ -1,21 +1,26 @@
-//! Which way large data go where there is a log device: through it, or straight to where they will stay.
+//! Which way large data go where there is a log device: through it, or straight to where they will
+//! stay.
 //!
-//! A log device is there to be quicker than the pool. For large data it often is not: a few USB sticks write fewer bytes a second than the disks
-//! that they were added to, and what goes through them is written twice. What is quicker depends on both, on how many write and on
-//! what else is going on; so it is tried. Large data go the *usual* way, at first the log; now and then they go the other way for a *trial*, and if
-//! that is quicker it is the usual way from then on.
+//! A log device is there to be quicker than the pool. For large data it often is not: a few USB
+//! sticks write fewer bytes a second than the disks that they were added to, and what goes through
+//! them is written twice. What is quicker depends on both, on how many write and on what else is
+//! going on; so it is tried. Large data go the *usual* way, at first the log; now and then they go
+//! the other way for a *trial*, and if that is quicker it is the usual way from then on.
 //!
-//! What went into the log the pool has still to write, and is the slower for it. So what a way can do shows only over whole txgs, and not before
-//! the txg that was open at its beginning is synced: till then the log seems quicker than it is in the long run, and in place slower. The
-//! first trial does not wait until the log is *settled* in this sense, and comes before much has gone into it: one that even at first is slower
-//! than in place is not needed, and little holds up what goes in place so early. If the log is neither slower nor far quicker, it has to
-//! settle before the next trial decides.
+//! What went into the log the pool has still to write, and is the slower for it. So what a way can
+//! do shows only over whole txgs, and not before the txg that was open at its beginning is synced:
+//! till then the log seems quicker than it is in the long run, and in place slower. The first trial
+//! does not wait until the log is *settled* in this sense, and comes before much has gone into it:
+//! one that even at first is slower than in place is not needed, and little holds up what goes in
+//! place so early. If the log is neither slower nor far quicker, it has to settle before the next
+//! trial decides.
 //!
-//! A trial ends as soon as it is clearly slower, which costs a quick log a few MiB. The more the slower way lost in it, and the more often that was
-//! clear, the later is the next.
+//! A trial ends as soon as it is clearly slower, which costs a quick log a few MiB. The more the
+//! slower way lost in it, and the more often that was clear, the later is the next.
 //!
-//! A way's rate is that of all trains while large data take it: their bytes by the time during which one or more of them were under way. It is
-//! kept for a pool, not for a dataset: the devices are the pool's.
+//! A way's rate is that of all trains while large data take it: their bytes by the time during
+//! which one or more of them were under way. It is kept for a pool, not for a dataset: the devices
+//! are the pool's.
 //!
 //! Nothing here touches what is stable: both ways are, when the commit returns.
 
@@ -35,7 +40,8 @@ const WORTH: f64 = 32.0;
 /// Bytes that a trial is judged by at least, and those after which it may be given up.
 const TRIAL: u64 = 32 << 20;
 const CLEAR: u64 = 4 << 20;
-/// A trial is given up at less than this share of the usual way's rate. In place, as long as what went into the log holds it up:
+/// A trial is given up at less than this share of the usual way's rate. In place, as long as what
+/// went into the log holds it up:
 const HELD_UP: f64 = 0.15;
 /// While the usual way is not settled:
 const UNSURE: f64 = 0.5;
@@ -154,7 +160,8 @@ impl Default for Routes {
 }
 
 impl Routes {
-    /// While large data go in place: bytes a second that the log did when they last went through it, if that is known yet.
+    /// While large data go in place: bytes a second that the log did when they last went through
+    /// it, if that is known yet.
     pub(super) fn slow_log(&self) -> Option<f64> {
         let st = self.0.lock();
         let way = if st.trial.is_some() { st.usual.other() } else { st.usual };
@@ -227,7 +234,8 @@ impl Routes {
     }
 }
 
-/// A train, for what is learnt of its way. Dropped unless it has [arrived](Trip::arrived), it says nothing.
+/// A train, for what is learnt of its way. Dropped unless it has [arrived](Trip::arrived), it says
+/// nothing.
 pub(super) struct Trip {
     ctx: Arc<PoolCtx>,
     route: Route,
@@ -269,8 +277,8 @@ mod tests {
         fn new() -> Load {
             Load { routes: Routes::default(), now: Duration::ZERO, sent: 0, placed: 0 }
         }
-        /// Sends `n` trains of a MiB one after the other, by ways of so many MiB a second; a txg lasts for 50 of them, and its sync as
-        /// long. Returns how many went in place.
+        /// Sends `n` trains of a MiB one after the other, by ways of so many MiB a second; a txg
+        /// lasts for 50 of them, and its sync as long. Returns how many went in place.
         fn send(&mut self, n: u64, rate: impl Fn(Route, u64) -> u32) -> u64 {
             let before = self.placed;
             for _ in 0..n {
@@ -330,7 +338,8 @@ mod tests {
     #[test]
     fn a_log_that_is_quick_only_at_first_has_to_settle() {
         let mut load = Load::new();
-        // As quick as memory until the first of its txgs is synced, then a little slower than in place.
+        // As quick as memory until the first of its txgs is synced, then a little slower than in
+        // place.
         let placed = load.send(5000, |route, sent| match route {
             Route::Log if sent < 150 => 15,
             Route::Log => 9,

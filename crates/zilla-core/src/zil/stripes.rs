@@ -1,14 +1,17 @@
 //! Trains that are divided among several log disks that turn.
 //!
-//! One disk has its next block best where the last one ended, for it is there, and not half a turn away; so to send each train to another disk
-//! gains nothing. But if each train is divided among all of them, each is where it was left when the next comes, and writes a part of it.
-//! The train then waits for the slowest of them, and is more commands. Whether that is faster depends on what else a train takes:
-//! so some are sent each way from time to time, and the others as was faster ([`Worth`]).
+//! One disk has its next block best where the last one ended, for it is there, and not half a turn
+//! away; so to send each train to another disk gains nothing. But if each train is divided among
+//! all of them, each is where it was left when the next comes, and writes a part of it. The train
+//! then waits for the slowest of them, and is more commands. Whether that is faster depends on what
+//! else a train takes: so some are sent each way from time to time, and the others as was faster
+//! ([`Worth`]).
 //!
-//! Measured with Perrin's test on modelled 7200 rpm disks, in virtual time: with 32 writers one log disk 100.0 MB/s, two 166.7, four 249.6; with
-//! 128 writers 118, 216 and 395 (four main disks). The command and the flush, which each has to do whatever it writes, are a tenth of the time of one
-//! and a third of that of four. Through FUSE on two cores, where waking the writers takes most of the time, 49.1 with one, 47.9 with
-//! four; divided always, 42.8.
+//! Measured with Perrin's test on modelled 7200 rpm disks, in virtual time: with 32 writers one log
+//! disk 100.0 MB/s, two 166.7, four 249.6; with 128 writers 118, 216 and 395 (four main disks). The
+//! command and the flush, which each has to do whatever it writes, are a tenth of the time of one
+//! and a third of that of four. Through FUSE on two cores, where waking the writers takes most of
+//! the time, 49.1 with one, 47.9 with four; divided always, 42.8.
 
 use crate::zio::LogStep;
 use std::time::Duration;
@@ -27,8 +30,8 @@ pub(super) struct Stripes {
 }
 
 impl Stripes {
-    /// For a train of records of these lengths, whose first block lies on the vdev `first`; a block holds `most` at most. `usual`: what trains of
-    /// late had at least.
+    /// For a train of records of these lengths, whose first block lies on the vdev `first`; a block
+    /// holds `most` at most. `usual`: what trains of late had at least.
     pub(super) fn new(mut vdevs: Vec<u32>, first: u32, lens: &[usize], usual: u64, most: usize) -> Stripes {
         let whole: usize = lens.iter().sum();
         let largest = lens.iter().copied().max().unwrap_or(0);
@@ -75,7 +78,8 @@ pub(super) struct Worth {
 }
 
 impl Worth {
-    /// Of so many trains the first few are not divided, and as many then are; of these the first do not count.
+    /// Of so many trains the first few are not divided, and as many then are; of these the first do
+    /// not count.
     const ROUND: u32 = 16384;
     const FEW: u32 = 128;
     const FIRST: u32 = 64;

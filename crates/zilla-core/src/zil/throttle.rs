@@ -1,12 +1,14 @@
 //! What is done before a log device is full.
 //!
-//! What is in the log leaves it when its txg is synced, and its space comes back two txgs later, or at once when half of it is taken. If more comes in than the pool writes meanwhile, the log
-//! runs full, and from one moment to the next commits go to the pool's own disks, ten or a hundred times as slow, and keep those from writing the very
-//! txg that would make room.
+//! What is in the log leaves it when its txg is synced, and its space comes back two txgs later, or
+//! at once when half of it is taken. If more comes in than the pool writes meanwhile, the log runs
+//! full, and from one moment to the next commits go to the pool's own disks, ten or a hundred times
+//! as slow, and keep those from writing the very txg that would make room.
 //!
-//! So txgs are hurried as soon as half of the log is taken; and from three quarters on each train waits a little, the
-//! longer the fuller the log is: at the end as long as it would have taken in the pool, where it would then go. So waiting is never
-//! worse than what it avoids, and where the pool is as quick as the log it is hardly anything. How long a train takes in the pool is what
+//! So txgs are hurried as soon as half of the log is taken; and from three quarters on each train
+//! waits a little, the longer the fuller the log is: at the end as long as it would have taken in
+//! the pool, where it would then go. So waiting is never worse than what it avoids, and where the
+//! pool is as quick as the log it is hardly anything. How long a train takes in the pool is what
 //! those took that went there; before the first did, none waits.
 
 use super::log::Zilog;
@@ -21,7 +23,8 @@ const LEAST: Duration = Duration::from_micros(20);
 /// No wait is longer.
 const MOST: Duration = Duration::from_millis(100);
 
-/// A pool's trains that went to its own disks although it has a log device: about how long they took, in nanoseconds.
+/// A pool's trains that went to its own disks although it has a log device: about how long they
+/// took, in nanoseconds.
 #[derive(Default)]
 pub struct Throttle(AtomicU64);
 

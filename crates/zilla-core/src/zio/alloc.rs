@@ -1,11 +1,12 @@
 //! The seam between block writes and space: who says where a block goes.
 //!
-//! Writing asks for many blocks at a time, so that neighbours in an object become neighbours on disk and the
-//! allocator's locks are taken once a run. Allocation never waits: what it needs from disk (a metaslab's space map) it names,
-//! the writer loads that and goes on with the requests that are left.
+//! Writing asks for many blocks at a time, so that neighbours in an object become neighbours on
+//! disk and the allocator's locks are taken once a run. Allocation never waits: what it needs from
+//! disk (a metaslab's space map) it names, the writer loads that and goes on with the requests that
+//! are left.
 //!
-//! The writer, not the allocator, makes gang blocks: [`AllocStop::NoSpc`] says that no run of the size is left, not
-//! that the pool is full.
+//! The writer, not the allocator, makes gang blocks: [`AllocStop::NoSpc`] says that no run of the
+//! size is left, not that the pool is full.
 
 use crate::error::{Errno, Error, Result};
 use crate::types::Txg;
@@ -53,8 +54,8 @@ pub struct AllocReq {
     pub most_copies: u8,
     /// The block is a gang's header: of 512 bytes, and worth space that is held back from others.
     pub gang_header: bool,
-    /// Where a disk turns, so many bytes behind the last place, if there is one free: it is written after a pause, and what lies nearer
-    /// has passed the head by then.
+    /// Where a disk turns, so many bytes behind the last place, if there is one free: it is written
+    /// after a pause, and what lies nearer has passed the head by then.
     pub skip: u64,
     /// On this vdev, if its class is the right one and it has room.
     pub on: Option<u32>,
@@ -85,13 +86,15 @@ pub enum AllocStop {
 
 /// What the writer needs of the metaslabs.
 pub trait Allocator: Send + Sync {
-    /// Places `reqs[out.len()..]` in order and appends to `out`. All of a request's copies are placed or none.
+    /// Places `reqs[out.len()..]` in order and appends to `out`. All of a request's copies are
+    /// placed or none.
     fn alloc(&self, txg: Txg, reqs: &[AllocReq], out: &mut Vec<Dvas>) -> Result<(), AllocStop>;
 
     fn load(&self, vdev: u32, metaslab: u64) -> BoxFuture<'_, Result<()>>;
 
-    /// Gives space back. A block that was `born` in this very txg was never reachable from an uberblock and may be used
-    /// again at once; others when it is certain that no import goes back to them.
+    /// Gives space back. A block that was `born` in this very txg was never reachable from an
+    /// uberblock and may be used again at once; others when it is certain that no import goes back
+    /// to them.
     fn free(&self, txg: Txg, dva: &Dva, born: Txg);
 
     /// Takes back an allocation of this txg to which nothing was written.
@@ -124,7 +127,8 @@ pub trait Allocator: Send + Sync {
         Ok(false)
     }
 
-    /// How much of the log devices' space is taken, from 0 to 1; None: there are none that take blocks.
+    /// How much of the log devices' space is taken, from 0 to 1; None: there are none that take
+    /// blocks.
     fn log_fullness(&self) -> Option<f64> {
         None
     }

@@ -1,8 +1,8 @@
 //! Metadata of a pool from a machine of the other byte order, brought into this one's.
 //!
-//! The data of files is bytes and stays; everything the engine itself reads becomes as if this machine had written it,
-//! so that nothing above needs to know. Pointers in indirect blocks keep their order bit: it says how the block they
-//! point to lies on disk.
+//! The data of files is bytes and stays; everything the engine itself reads becomes as if this
+//! machine had written it, so that nothing above needs to know. Pointers in indirect blocks keep
+//! their order bit: it says how the block they point to lies on disk.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -79,7 +79,8 @@ fn zap(buf: &mut [u8]) {
     }
 }
 
-/// Header (next, prefix, magic, counts), hash table of u16, chunks of 24 bytes told apart by their first byte.
+/// Header (next, prefix, magic, counts), hash table of u16, chunks of 24 bytes told apart by their
+/// first byte.
 fn zap_leaf(buf: &mut [u8]) {
     u64s(buf, 8..24);
     swap_at::<4>(buf, 24);
@@ -93,7 +94,8 @@ fn zap_leaf(buf: &mut [u8]) {
     }
     for chunk in buf.get_mut(start + table..).unwrap_or_default().as_chunks_mut::<24>().0 {
         match chunk.first() {
-            // Entry: type, length of integers, next, name chunk and count, value chunk and count, cd, hash.
+            // Entry: type, length of integers, next, name chunk and count, value chunk and count,
+            // cd, hash.
             Some(252) => {
                 for at in [2, 4, 6, 8, 10] {
                     swap_at::<2>(chunk, at);
@@ -165,7 +167,8 @@ fn objset(buf: &mut [u8]) {
     }
 }
 
-/// Times, numbers, then the ACL: external object and count, version and count, up to six entries in place.
+/// Times, numbers, then the ACL: external object and count, version and count, up to six entries in
+/// place.
 fn znode(buf: &mut [u8]) {
     let version =
         buf.get(182..184).and_then(|b| b.first_chunk()).map_or(0, |c| u16::from_ne_bytes(*c).swap_bytes());
@@ -191,7 +194,8 @@ fn old_aces(buf: &mut [u8]) {
     }
 }
 
-/// Entries of type, flags, mask, and for some an id; those with an object id carry two guids of bytes.
+/// Entries of type, flags, mask, and for some an id; those with an object id carry two guids of
+/// bytes.
 fn aces(buf: &mut [u8]) {
     const OWNER: u16 = 0x1000;
     const GROUP: u16 = 0x2000 | 0x40;

@@ -144,7 +144,8 @@ impl Zio {
     pub(super) async fn late_turn(&self, a: &Asked, stored: &[u8], at: Bookmark) -> Option<BlkPtr> {
         let tables = self.dedup()?;
         loop {
-            // (The entry is in memory until the txg's end, so what is asked here was loaded before.)
+            // (The entry is in memory until the txg's end, so what is asked here was loaded
+            // before.)
             match tables.claim(&a.bp, a.copies) {
                 Claim::Wait(placed) => placed.await,
                 Claim::Share(bp) if a.verify && !self.is_stored(&bp, stored, at).await => {

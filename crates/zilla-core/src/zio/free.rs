@@ -12,9 +12,9 @@ use crate::types::{Bookmark, Txg};
 impl Zio {
     /// Gives back the space of blocks. One that was written in this very txg is waited for first,
     /// so that whoever gets its place next cannot be overtaken by it. Gang blocks are read to find
-    /// their pieces; a gang whose header cannot be read, or lies too deep to be true, gives back only
-    /// the header (what it led to is lost until the pool is made anew, and counted as a damaged
-    /// block).
+    /// their pieces; a gang whose header cannot be read, or lies too deep to be true, gives back
+    /// only the header (what it led to is lost until the pool is made anew, and counted as a
+    /// damaged block).
     pub async fn free(&self, txg: Txg, bps: &[BlkPtr]) -> Result<()> {
         for bp in bps {
             self.free_one(txg, bp, 0).await?;

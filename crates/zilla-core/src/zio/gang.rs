@@ -159,9 +159,9 @@ impl Zio {
     }
 
     /// Places a block for which there is no run, however that can be done, because its txg is lost
-    /// otherwise: when vdevs are back whose devices are away; in pieces; with what the last txgs freed, which is held back from others; with
-    /// fewer copies. Headers and pieces are added to `places`, the DVAs for the block's pointer
-    /// returned.
+    /// otherwise: when vdevs are back whose devices are away; in pieces; with what the last txgs
+    /// freed, which is held back from others; with fewer copies. Headers and pieces are added to
+    /// `places`, the DVAs for the block's pointer returned.
     pub(super) async fn place_anyhow(
         &self,
         txg: Txg,

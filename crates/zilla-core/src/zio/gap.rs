@@ -1,23 +1,27 @@
 //! How far behind the last log block the next one goes on a disk that turns.
 //!
-//! Were it right behind, the disk would have passed its place by the time it comes, and a whole turn would go by. So it goes a little farther on: over
-//! what passes under the head while the last block's flush is told, those who waited for it are woken, the next block is filled and its
-//! command is sent. Too little costs a turn, too much only the time until its place comes. The part of the computer depends on who
-//! waits: next to nothing for threads of this process, half a millisecond where many processes are woken through the kernel. So the pauses from a
-//! flush to the next block are counted, and the gap is the one that would have cost least; or for what the pause was, if the place is looked
-//! for when it is over. The part that the disk takes is always about the same, and found by trying, where the disk has nothing else to do: less and less
-//! until it turns in vain, then a little more, and a little less again from time to time.
+//! Were it right behind, the disk would have passed its place by the time it comes, and a whole
+//! turn would go by. So it goes a little farther on: over what passes under the head while the last
+//! block's flush is told, those who waited for it are woken, the next block is filled and its
+//! command is sent. Too little costs a turn, too much only the time until its place comes. The part
+//! of the computer depends on who waits: next to nothing for threads of this process, half a
+//! millisecond where many processes are woken through the kernel. So the pauses from a flush to the
+//! next block are counted, and the gap is the one that would have cost least; or for what the pause
+//! was, if the place is looked for when it is over. The part that the disk takes is always about
+//! the same, and found by trying, where the disk has nothing else to do: less and less until it
+//! turns in vain, then a little more, and a little less again from time to time.
 //!
-//! Measured with Perrin's test on the modelled 7200 rpm disk, two versions of the rest of the log ago: in virtual time, where computing takes
-//! none, 60.9 MB/s with 96 KiB and 37.5 with 192; through FUSE on two cores 20.3 with 96 KiB, 40.5 with 192, 34.8 with 288. What the disk takes being
-//! found rather than 96 KiB: 94.6 -> 100.0 MB/s in virtual time.
+//! Measured with Perrin's test on the modelled 7200 rpm disk, two versions of the rest of the log
+//! ago: in virtual time, where computing takes none, 60.9 MB/s with 96 KiB and 37.5 with 192;
+//! through FUSE on two cores 20.3 with 96 KiB, 40.5 with 192, 34.8 with 288. What the disk takes
+//! being found rather than 96 KiB: 94.6 -> 100.0 MB/s in virtual time.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What the disk takes, as long as nothing else is known, besides the block's way to it: 64 KiB are 0.3 to 0.5 ms of its rate. And what it takes
-/// at most.
+/// What the disk takes, as long as nothing else is known, besides the block's way to it: 64 KiB are
+/// 0.3 to 0.5 ms of its rate. And what it takes at most.
 const DISK: u64 = 64 << 10;
 const DISK_MOST: u64 = 256 << 10;
 /// So much slower than its bus is its rate.
@@ -34,9 +38,11 @@ const STEPS: usize = 112;
 const REMEMBERED: u16 = 32;
 const A_TURN: Duration = Duration::from_micros(8333);
 const TURN: u64 = A_TURN.as_micros() as u64 * RATE;
-/// So many blocks in time make what the disk takes a step less, before and after it turned in vain for the first time.
+/// So many blocks in time make what the disk takes a step less, before and after it turned in vain
+/// for the first time.
 const IN_TIME: [u32; 2] = [16, 1024];
-/// Longer pauses say that nobody waited, or are not worth a gap. And what takes longer by as much was a turn in vain.
+/// Longer pauses say that nobody waited, or are not worth a gap. And what takes longer by as much
+/// was a turn in vain.
 const MOST: Duration = Duration::from_millis(3);
 
 /// Gaps between log blocks.
@@ -122,7 +128,8 @@ impl Disk {
     fn tried(&mut self, had: u64, late: bool) {
         let watched = self.watched > 0;
         self.watched = self.watched.saturating_sub(1);
-        // That one is late that had less than is given says nothing, nor that one is in time that had more.
+        // That one is late that had less than is given says nothing, nor that one is in time that
+        // had more.
         if late && had + STEP >= self.takes && had <= DISK_MOST {
             if watched {
                 let takes = (self.takes + 2 * STEP).min(DISK_MOST);
@@ -183,7 +190,8 @@ impl Gap {
         }
     }
 
-    /// In bytes, for a block on any vdev, or on this one, to which it will be sent at once if nothing is on its way there.
+    /// In bytes, for a block on any vdev, or on this one, to which it will be sent at once if
+    /// nothing is on its way there.
     pub(super) fn get(&self, vdev: Option<u32>, size: u64, now: Duration) -> u64 {
         let state = &mut *self.0.lock();
         let needs = state.disk.takes + way(size);
@@ -194,7 +202,8 @@ impl Gap {
                 let pause = now.saturating_sub(idle);
                 let rest = Duration::from_nanos((pause.as_nanos() % A_TURN.as_nanos()) as u64);
                 let gap = needs + bytes(rest).next_multiple_of(STEP);
-                // Beyond, it is sooner there by itself. And where it is after several turns cannot be told so exactly.
+                // Beyond, it is sooner there by itself. And where it is after several turns cannot
+                // be told so exactly.
                 if gap > TURN * 3 / 4 || pause > 4 * A_TURN { needs } else { gap }
             }
             // The others are not expected to be there before the first.
@@ -210,7 +219,8 @@ mod tests {
 
     const SIZE: u64 = 64 << 10;
 
-    /// A disk that takes so many bytes of its rate from a command until it can write, and is told to write after pauses.
+    /// A disk that takes so many bytes of its rate from a command until it can write, and is told
+    /// to write after pauses.
     struct Test {
         gap: Gap,
         now: Duration,
@@ -224,7 +234,8 @@ mod tests {
         fn new(takes: u64) -> Test {
             Test { gap: Gap::default(), now: Duration::from_secs(1), end: 0, takes, block: SIZE, late: 0 }
         }
-        /// After pauses of so many microseconds, of which the gap knows or not. The last gap, without the block's way.
+        /// After pauses of so many microseconds, of which the gap knows or not. The last gap,
+        /// without the block's way.
         fn pauses(&mut self, micros: &[u64], known: bool) -> u64 {
             let mut gap = 0;
             for &us in micros {

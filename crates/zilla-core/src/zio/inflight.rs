@@ -1,4 +1,5 @@
-//! Blocks on their way to disk: readers get them from here, and whoever wants to write to the same place waits.
+//! Blocks on their way to disk: readers get them from here, and whoever wants to write to the same
+//! place waits.
 //!
 //! Cut into shards by place, since every look into the cache looks here first.
 

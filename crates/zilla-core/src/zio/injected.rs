@@ -1,7 +1,8 @@
-//! What handlers of [`crate::inject`] do to blocks that are read, and what is told of blocks that could not be.
+//! What handlers of [`crate::inject`] do to blocks that are read, and what is told of blocks that
+//! could not be.
 //!
-//! A copy is judged where it is checked, so a bad one is counted, and repaired from a good one, as if the disk had lied; what cannot
-//! be decompressed or decrypted is judged where that is done.
+//! A copy is judged where it is checked, so a bad one is counted, and repaired from a good one, as
+//! if the disk had lied; what cannot be decompressed or decrypted is judged where that is done.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -31,7 +32,8 @@ impl Zio {
         if inject::any() { bp.dvas().position(|d| d == *dva) } else { None }
     }
 
-    /// Whether a handler wants the block to fail in this way; the error is what is wrong with it then.
+    /// Whether a handler wants the block to fail in this way; the error is what is wrong with it
+    /// then.
     pub(super) fn tampered(
         &self,
         failure: Failure,
@@ -49,7 +51,8 @@ impl Zio {
         }
     }
 
-    /// The copy cannot be read because a handler wants it so. A gang's pieces are not judged one by one.
+    /// The copy cannot be read because a handler wants it so. A gang's pieces are not judged one by
+    /// one.
     pub(super) fn tampered_copy(
         &self,
         top: &Top,

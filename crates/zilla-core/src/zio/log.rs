@@ -1,8 +1,10 @@
 //! Places and writes for the intent log, outside of any txg's batches.
 //!
-//! A log block goes to a log device if there is one with room: where the caller says, else of several that do not turn to the one that was
-//! given least. Else it goes to the metaslabs that normal vdevs keep for it, or to any. It is written once, by itself, and waited for: [`Zio::alloc_log`], [`Zio::write_log`],
-//! [`LogWrite::stable`], each step seen by the caller so that he can have many blocks on their way.
+//! A log block goes to a log device if there is one with room: where the caller says, else of
+//! several that do not turn to the one that was given least. Else it goes to the metaslabs that
+//! normal vdevs keep for it, or to any. It is written once, by itself, and waited for:
+//! [`Zio::alloc_log`], [`Zio::write_log`], [`LogWrite::stable`], each step seen by the caller so
+//! that he can have many blocks on their way.
 //!
 //! What is kept true: a [`LogWrite`] that is stable can be read back from its vdev after a crash,
 //! if no more devices are lost than the vdev bears. A leaf that did not take a block has its txg in

@@ -20,8 +20,8 @@ use crate::types::{Bookmark, Txg};
 use std::collections::HashMap;
 use zilla_ondisk::blkptr::BlkPtr;
 
-/// Places in each of the two generations, which take some 12 MiB each: the indirect blocks of a file
-/// of 16 TiB in records of 128K.
+/// Places in each of the two generations, which take some 12 MiB each: the indirect blocks of a
+/// file of 16 TiB in records of 128K.
 const MOST: usize = 1 << 17;
 
 /// Where a block was met, and in which version of its tree.

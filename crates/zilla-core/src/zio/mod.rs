@@ -2,10 +2,11 @@
 //!
 //! **Floor 5.** It stands on devices and caches; who gives it space is above (`Allocator`).
 //!
-//! [`Zio`] is the pool's [`BlockStore`]. A read looks in the cache and among the blocks still on their way to disk, then tries the
-//! block's copies in turn, each from whichever leaves can give it; what it finds damaged it repairs. A write takes a batch:
-//! its blocks are compressed, checksummed, placed and split into columns by as many tasks as there are cores, a stretch of
-//! 256 KiB each, so that every byte is touched while it is in the core's cache and neighbours end up as
+//! [`Zio`] is the pool's [`BlockStore`]. A read looks in the cache and among the blocks still on
+//! their way to disk, then tries the block's copies in turn, each from whichever leaves can give
+//! it; what it finds damaged it repairs. A write takes a batch: its blocks are compressed,
+//! checksummed, placed and split into columns by as many tasks as there are cores, a stretch of 256
+//! KiB each, so that every byte is touched while it is in the core's cache and neighbours end up as
 //! neighbours on disk.
 //!
 //! ```text
@@ -20,11 +21,13 @@
 //!
 //! What is kept true:
 //! - Bytes are given out only when the pointer's checksum says that they are the block.
-//! - A log block ([`log`]), and what it had written before its time ([`early`]), is written by itself and stable when its writer is told so, not with its txg.
+//! - A log block ([`log`]), and what it had written before its time ([`early`]), is written by
+//!   itself and stable when its writer is told so, not with its txg.
 //! - A damaged copy is written again only while the pointer to it is in use ([`repair`]).
-//! - A location is never written while an older write to it is on its way: rewriting or freeing a block born in the
-//!   txg that is being synced first waits for its write.
-//! - When [`Zio::wait_txg`] returns well, every block of the txg is stable on enough leaves to be read back.
+//! - A location is never written while an older write to it is on its way: rewriting or freeing a
+//!   block born in the txg that is being synced first waits for its write.
+//! - When [`Zio::wait_txg`] returns well, every block of the txg is stable on enough leaves to be
+//!   read back.
 //!
 //! A crash loses blocks of txgs that were not finished, and no uberblock names those.
 

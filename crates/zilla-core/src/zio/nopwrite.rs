@@ -6,11 +6,11 @@
 //!
 //! **Invariants.** The pointer that stays is bit by bit the one that would have been made, but for
 //! its places and births. It was made in an earlier txg, so its block is stable. Who overwrites a
-//! damaged block wants it on disk, and the checksum in its pointer does not say what lies there: while
-//! the pool knows of any damage, no block stays.
+//! damaged block wants it on disk, and the checksum in its pointer does not say what lies there:
+//! while the pool knows of any damage, no block stays.
 //!
-//! **Deliberately absent.** Metadata, which hardly ever is the same; deduplicated blocks, whose table
-//! does as much; encrypted ones, which differ each time; gangs.
+//! **Deliberately absent.** Metadata, which hardly ever is the same; deduplicated blocks, whose
+//! table does as much; encrypted ones, which differ each time; gangs.
 
 use super::write::{Prepared, checksum_of, copies_of, pointer};
 use super::{WriteReq, Zio};

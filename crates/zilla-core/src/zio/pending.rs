@@ -1,7 +1,8 @@
 //! Reads that are under way, so that a second reader of a block waits for the first one's I/O.
 //!
-//! The first reader does the work in its own task. If it goes away unfinished (its client was dropped), whoever waits for it
-//! starts over. A more urgent second reader promotes the I/Os that still queue.
+//! The first reader does the work in its own task. If it goes away unfinished (its client was
+//! dropped), whoever waits for it starts over. A more urgent second reader promotes the I/Os that
+//! still queue.
 //!
 //! A txg may write a block that it wrote before once more to the same place. Whoever still reads
 //! what was there gets it or an error, but nobody joins him any more, and it does not come into the

@@ -1,19 +1,24 @@
-//! The store of an encrypted dataset that is received as it was encrypted elsewhere: nothing here has a key.
+//! The store of an encrypted dataset that is received as it was encrypted elsewhere: nothing here
+//! has a key.
 //!
 //! ```text
 //! WRITE        --> RawBlock, by object and block --\
 //! OBJECT_RANGE --> Sealing, by block of dnodes  ----> sync: pointers with the sender's salt, IV and code
 //! ```
 //!
-//! The objset above writes a block of zeroes of the right size for each block that comes ([`RawStore::placeholder`]), so that it counts and
-//! orders it as any other; when the txg is synced what is written in its place are the sender's bytes. Blocks of dnodes are put together
-//! here, of bonuses as they came, and get the salt, IV and code that the sender's block has: as soon as all its objects are here they are
-//! right. The objset's head gets the sender's code. Whoever opens the dataset with its key checks all of it.
+//! The objset above writes a block of zeroes of the right size for each block that comes
+//! ([`RawStore::placeholder`]), so that it counts and orders it as any other; when the txg is
+//! synced what is written in its place are the sender's bytes. Blocks of dnodes are put together
+//! here, of bonuses as they came, and get the salt, IV and code that the sender's block has: as
+//! soon as all its objects are here they are right. The objset's head gets the sender's code.
+//! Whoever opens the dataset with its key checks all of it.
 //!
-//! What is kept true: a block is known from the transaction that dirties it to the sync that writes it, by the txg; later ones of the same
-//! block do not touch it. A block of dnodes that no OBJECT_RANGE was seen for keeps what its last pointer says.
+//! What is kept true: a block is known from the transaction that dirties it to the sync that writes
+//! it, by the txg; later ones of the same block do not touch it. A block of dnodes that no
+//! OBJECT_RANGE was seen for keeps what its last pointer says.
 //!
-//! **Crash.** Until the end of the stream the dataset is marked inconsistent, and nobody reads it with a key.
+//! **Crash.** Until the end of the stream the dataset is marked inconsistent, and nobody reads it
+//! with a key.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -105,7 +110,8 @@ impl RawStore {
         Ok(out)
     }
 
-    /// Forgets what is on disk now. The codes of dnodes are in their pointers from here on, unless others have come meanwhile.
+    /// Forgets what is on disk now. The codes of dnodes are in their pointers from here on, unless
+    /// others have come meanwhile.
     fn written(&self, txg: Txg, written: &[Bookmark], batch: &RawBatch) {
         self.dnodes.lock().retain(|blkid, s| batch.dnodes(*blkid) != Some(*s));
         let mut blocks = self.blocks.lock();

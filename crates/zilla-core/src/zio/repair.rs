@@ -1,11 +1,14 @@
 //! Repairing what a read found damaged, without harm to whoever the place belongs to by then.
 //!
-//! A read may take long (a failing disk tries for seconds), and its block be freed meanwhile and its place given to another. What it
-//! then wrote there would be old bytes over new ones. So a repair begins with two steps: it is entered here, and then the pointer is looked up
-//! again where it came from ([`Pointers`]). If it is still there, its free comes later than that, and a free waits for the repairs of its
-//! block. If it is not, or nobody knows without reading, nothing is repaired: a scrub, which has a fence of its own, will.
+//! A read may take long (a failing disk tries for seconds), and its block be freed meanwhile and
+//! its place given to another. What it then wrote there would be old bytes over new ones. So a
+//! repair begins with two steps: it is entered here, and then the pointer is looked up again where
+//! it came from ([`Pointers`]). If it is still there, its free comes later than that, and a free
+//! waits for the repairs of its block. If it is not, or nobody knows without reading, nothing is
+//! repaired: a scrub, which has a fence of its own, will.
 //!
-//! Repairs run as tasks: a reader who goes away must not leave a write on its way of which nobody knows.
+//! Repairs run as tasks: a reader who goes away must not leave a write on its way of which nobody
+//! knows.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +24,8 @@ use crate::vdev::Guard;
 
 /// Who knows the pointers.
 pub trait Pointers: Send + Sync {
-    /// Whether the block at `at` is this one as of the last txg that was synced; false where that is not in memory.
+    /// Whether the block at `at` is this one as of the last txg that was synced; false where that
+    /// is not in memory.
     fn is_current(&self, at: Bookmark, bp: &BlkPtr) -> bool;
 }
 

@@ -1,8 +1,9 @@
 //! Which writes of a txg are still on their way, which leaves missed some, and what was written.
 //!
-//! Until a txg is stable all its blocks are kept, by place: if a write or a flush fails everywhere, all are sent again. (They are dirty
-//! data until then, and counted as such.) What is freed in the same txg is forgotten, since its place may be given to somebody else. A
-//! block whose write failed is served to readers from memory, for its place holds something else.
+//! Until a txg is stable all its blocks are kept, by place: if a write or a flush fails everywhere,
+//! all are sent again. (They are dirty data until then, and counted as such.) What is freed in the
+//! same txg is forgotten, since its place may be given to somebody else. A block whose write failed
+//! is served to readers from memory, for its place holds something else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -36,7 +37,8 @@ type Kept = BTreeMap<(u32, u64), Bytes>;
 pub struct Track {
     slots: Mutex<[Slot; TXG_SIZE]>,
     kept: [Mutex<Kept>; TXG_SIZE],
-    /// Leaves that a block was written to which is not kept, or that lack one, by the txg of its birth.
+    /// Leaves that a block was written to which is not kept, or that lack one, by the txg of its
+    /// birth.
     unkept: Mutex<BTreeSet<(Txg, usize, Unkept)>>,
     changed: Event,
 }
@@ -129,7 +131,8 @@ impl Track {
 
 /// Leaf writes that were submitted together, and the blocks they are.
 pub struct Batch {
-    /// Not owned: blocks on their way hold their batch, and a ring of owners would outlive the pool.
+    /// Not owned: blocks on their way hold their batch, and a ring of owners would outlive the
+    /// pool.
     zio: Weak<super::Inner>,
     txg: Txg,
     left: AtomicUsize,

@@ -465,7 +465,7 @@ impl Zio {
         }
         let lacks = |leaf: &Leaf, what| self.0.track.lacks(txg, leaf.index, what);
         for top in &tree.tops {
-            // With too few left it could not be finished. Blocks of the log tell by their checksums.
+            // With too few left it could not be finished. Checksums tell the log's blocks.
             let enough = top.survives(|l| l.writable() && !lacks(l, Unkept::Log));
             for leaf in top.leaves().filter(|l| l.writable()) {
                 if !(enough && lacks(leaf, Unkept::Log) || lacks(leaf, Unkept::Moved)) {

@@ -1,7 +1,9 @@
-//! ZFS's own access control lists, as far as a Linux system needs them: the list that says the same as a file's mode.
+//! ZFS's own access control lists, as far as a Linux system needs them: the list that says the same
+//! as a file's mode.
 //!
-//! OpenZFS writes one for every new file and rewrites it at chmod, so that a system with NFSv4 ACLs finds what it expects.
-//! Entries for `owner@`, `group@` and `everyone@` are 8 bytes, for named users and groups 16, with object types 48:
+//! OpenZFS writes one for every new file and rewrites it at chmod, so that a system with NFSv4 ACLs
+//! finds what it expects. Entries for `owner@`, `group@` and `everyone@` are 8 bytes, for named
+//! users and groups 16, with object types 48:
 //!
 //! ```text
 //!   | type u16 | flags u16 | access mask u32 | fuid u64, where flags name no abstract owner |
@@ -58,8 +60,9 @@ pub(crate) fn ace_size(kind: u16, flags: u16) -> usize {
 
 /// The list that grants what `mode` grants.
 ///
-/// Usually three entries that allow. Where the group may do less than others, or the owner less than group or others, entries
-/// that deny (and one that allows the owner first) come before them, because the first entry that matches wins.
+/// Usually three entries that allow. Where the group may do less than others, or the owner less
+/// than group or others, entries that deny (and one that allows the owner first) come before them,
+/// because the first entry that matches wins.
 pub(crate) fn trivial(mode: u32, is_dir: bool) -> Vec<Ace> {
     let write = WRITE_DATA | APPEND_DATA | if is_dir { DELETE_CHILD } else { 0 };
     let bits = |shift: u32| {
@@ -95,8 +98,9 @@ pub(crate) fn encode(aces: &[Ace]) -> Vec<u8> {
     out
 }
 
-/// `zfs_acl_phys`, the 88 bytes in an old znode: where an ACL too long for it lies, sizes, and up to six entries. An ACL
-/// that was external stays so in `old`'s object number only where its version keeps it; a trivial one is never external.
+/// `zfs_acl_phys`, the 88 bytes in an old znode: where an ACL too long for it lies, sizes, and up
+/// to six entries. An ACL that was external stays so in `old`'s object number only where its
+/// version keeps it; a trivial one is never external.
 pub(crate) fn legacy_phys(aces: &[Ace], fuids: bool, old: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(88);
     debug_assert!(old.is_empty() || old.len() == 88);

@@ -1,8 +1,10 @@
 //! A file's attributes in memory, and how they come from and go to a dnode.
 //!
-//! Decoded once when the file is first looked at. `order` remembers in which order they lie on disk, attributes this program
-//! does not know among them, so that a file written by a newer OpenZFS keeps what it has. Files of old file systems (version
-//! below 5) have the fixed `znode_phys` of 264 bytes instead, which is the same as a headerless layout of the first 16 attributes.
+//! Decoded once when the file is first looked at. `order` remembers in which order they lie on
+//! disk, attributes this program does not know among them, so that a file written by a newer
+//! OpenZFS keeps what it has. Files of old file systems (version below 5) have the fixed
+//! `znode_phys` of 264 bytes instead, which is the same as a headerless layout of the first 16
+//! attributes.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 
@@ -86,7 +88,8 @@ fn one(v: &[u8]) -> u64 {
     x
 }
 
-/// A device's number as `stat` gives it, from the kernel's inner form (12 bits major, 20 minor) that is on disk.
+/// A device's number as `stat` gives it, from the kernel's inner form (12 bits major, 20 minor)
+/// that is on disk.
 pub(crate) fn decode_rdev(disk: u64) -> u32 {
     let (major, minor) = ((disk >> 20) as u32 & 0xfff, disk as u32 & 0xf_ffff);
     minor & 0xff | major << 8 | (minor & !0xff) << 12
@@ -116,7 +119,8 @@ impl Attrs {
         }
     }
 
-    /// Gives the attribute a project number the fixed place in which accounting looks for it: right behind the first 12.
+    /// Gives the attribute a project number the fixed place in which accounting looks for it: right
+    /// behind the first 12.
     pub(crate) fn add_projid(&mut self, table: &SaTable) {
         if self.legacy || self.pflags & PFLAG_PROJID != 0 {
             return;
@@ -360,7 +364,8 @@ pub(crate) fn legacy_order() -> Arc<[u16]> {
     (0..LEGACY_ORDER.len() as u16).collect()
 }
 
-/// The attributes every new file has, in OpenZFS's order. Accounting finds owner and generation by their place in it.
+/// The attributes every new file has, in OpenZFS's order. Accounting finds owner and generation by
+/// their place in it.
 pub(crate) fn new_file_order(table: &SaTable) -> [u16; 12] {
     [
         Kind::Mode,
@@ -407,8 +412,8 @@ fn words(bonus: &[u8]) -> Option<impl Fn(usize) -> Option<u64>> {
     Some(move |at: usize| Some(one(data.get(at..at + 8)?)).map(|v| if foreign { v.swap_bytes() } else { v }))
 }
 
-/// Whom a file's space is charged to, read from its bonus alone and without the tables: the first attributes of every file
-/// lie in the same places.
+/// Whom a file's space is charged to, read from its bonus alone and without the tables: the first
+/// attributes of every file lie in the same places.
 pub fn owner_of(bonustype: u8, bonus: &[u8]) -> Option<Owner> {
     const UID: usize = 24;
     const GID: usize = 32;

@@ -1,4 +1,5 @@
-//! Files as a check of the whole pool sees them: what is on disk, without any of the state of an open file system.
+//! Files as a check of the whole pool sees them: what is on disk, without any of the state of an
+//! open file system.
 
 use super::attrs::Attrs;
 use super::sa::SaTable;

@@ -1,11 +1,14 @@
 //! Clones: whole records of one file that another comes to share, instead of a copy of them.
 //!
-//! The new file's pointers are those of the old one's blocks ([`Dnode::clone_block`]), and the pool counts that there is one more
-//! (`spa/brt.rs`). What can be shared are OpenZFS's rules: records of one size, from boundary to boundary, but for the end of both files; on
-//! disk and not changed since; under one key, which here means of one file system where it is encrypted. All else is the caller's to copy.
+//! The new file's pointers are those of the old one's blocks ([`Dnode::clone_block`]), and the pool
+//! counts that there is one more (`spa/brt.rs`). What can be shared are OpenZFS's rules: records of
+//! one size, from boundary to boundary, but for the end of both files; on disk and not changed
+//! since; under one key, which here means of one file system where it is encrypted. All else is the
+//! caller's to copy.
 //!
-//! **What is kept true.** Nobody frees a block of the old file before the txg that counts the clone: the old file counts as changed in it, so who
-//! holds an earlier txg and would change that file must join a later one. Only blocks are shared that the last uberblock leads to, so that a
+//! **What is kept true.** Nobody frees a block of the old file before the txg that counts the
+//! clone: the old file counts as changed in it, so who holds an earlier txg and would change that
+//! file must join a later one. Only blocks are shared that the last uberblock leads to, so that a
 //! record in the intent log speaks of what will be there.
 //!
 //! **Crash.** The log has the pointers (TX_CLONE_RANGE). Claiming it refers to what they lead to
@@ -81,7 +84,8 @@ impl Zfs {
         len: u64,
         kill_suidgid: bool,
     ) -> Now<Cloned> {
-        // Who takes the source's blocks away has it revoked first, so that none is shared after that.
+        // Who takes the source's blocks away has it revoked first, so that none is shared after
+        // that.
         src.check_lives()?;
         if !self.space.clones(tx) {
             return Ok(Cloned::Refused("the pool's feature block_cloning is not enabled"));
@@ -223,7 +227,8 @@ fn share(tx: &Tx, dn: &Arc<Dnode>, first: u64, bps: &[BlkPtr]) {
     }
 }
 
-/// How many bytes from `off` on can be shared at `to`: whole records, but for the end of both files.
+/// How many bytes from `off` on can be shared at `to`: whole records, but for the end of both
+/// files.
 fn span(blksz: u64, size: u64, to_size: u64, off: u64, to: u64, len: u64) -> Result<u64, &'static str> {
     let len = len.min(size.saturating_sub(off));
     if len == 0 || blksz == 0 {

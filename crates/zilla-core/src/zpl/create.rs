@@ -21,7 +21,8 @@ use zilla_ondisk::object_type::{
     DMU_OT_DIRECTORY_CONTENTS, DMU_OT_PLAIN_FILE_CONTENTS, DMU_OT_SA, DMU_OT_ZNODE,
 };
 
-/// About what a new file takes of the pool, for the admission check: dnode, directory entry, and their parents.
+/// About what a new file takes of the pool, for the admission check: dnode, directory entry, and
+/// their parents.
 const CREATE_COST: u64 = 16 << 10;
 /// What a file's link count may become.
 const LINK_MAX: u64 = (1 << 31) - 1;
@@ -152,7 +153,8 @@ impl Zfs {
         if attrs.legacy { 512 } else { self.props().dnodesize.clamp(512, 16384) }
     }
 
-    /// Makes the object of a new file, at `place` if there is a given one, and gives it its attributes.
+    /// Makes the object of a new file, at `place` if there is a given one, and gives it its
+    /// attributes.
     pub(super) fn alloc_file(
         &self,
         tx: &Tx,
@@ -243,7 +245,8 @@ impl Zfs {
         Ok(zn)
     }
 
-    /// Makes a file, directory, symbolic link (`new.target`), device, fifo or socket, as `new.mode` says.
+    /// Makes a file, directory, symbolic link (`new.target`), device, fifo or socket, as `new.mode`
+    /// says.
     pub async fn create(self: &Arc<Self>, dir: u64, name: &[u8], new: NewFile<'_>) -> Result<(Held, Attr)> {
         if matches!(name, b"." | b"..") {
             return err(Errno::Exist, "the file exists");

@@ -1,10 +1,12 @@
 //! What changed between two states of a file system.
 //!
-//! A file that changed has had its dnode written, so only blocks of dnodes that were born after the earlier state are looked into, and
-//! those of the earlier state that are holes in the later one. Of each object in them both states are asked; which changes are told, and as
-//! what, is as `zfs diff` tells it: a number that was given to another file since is one removed and one added.
+//! A file that changed has had its dnode written, so only blocks of dnodes that were born after the
+//! earlier state are looked into, and those of the earlier state that are holes in the later one.
+//! Of each object in them both states are asked; which changes are told, and as what, is as
+//! `zfs diff` tells it: a number that was given to another file since is one removed and one added.
 //!
-//! The later state may be the live file system. Each file is then seen as it is at that moment, and what is not on disk yet is not told.
+//! The later state may be the live file system. Each file is then seen as it is at that moment, and
+//! what is not on disk yet is not told.
 
 use super::fs::Zfs;
 use super::types::{S_IFMT, Time};
@@ -85,8 +87,8 @@ impl Zfs {
     }
 }
 
-/// What changed since an earlier state, as of txg `since`, of the objects in the blocks of dnodes from `at` on. Ends after so many
-/// blocks that something is told, and says where to go on.
+/// What changed since an earlier state, as of txg `since`, of the objects in the blocks of dnodes
+/// from `at` on. Ends after so many blocks that something is told, and says where to go on.
 #[crate::boxed]
 pub async fn differences(
     from: &Arc<Zfs>,

@@ -1,7 +1,7 @@
 //! Looking into directories.
 //!
-//! Positions in a directory are the ZAP's (hash and collision number), which survive changes around them; 0 is before `.`, 1 before `..`, and
-//! the ZAP's positions follow, moved up by two.
+//! Positions in a directory are the ZAP's (hash and collision number), which survive changes around
+//! them; 0 is before `.`, 1 before `..`, and the ZAP's positions follow, moved up by two.
 
 use super::attrs::Attrs;
 use super::fs::Zfs;
@@ -80,8 +80,8 @@ impl Zfs {
     }
 
     /// How the name of an entry that is to go is compared, in a directory with these flags. Names
-    /// of extended attributes are what they are. But OpenZFS compares them as it does files', so its
-    /// log may spell one otherwise than the directory.
+    /// of extended attributes are what they are. But OpenZFS compares them as it does files', so
+    /// its log may spell one otherwise than the directory.
     pub(super) fn match_in(&self, dir: &Znode, pflags: u64, name: &[u8]) -> Now<Match> {
         let exact = pflags & PFLAG_XATTR != 0 && self.dir_zap(dir).contains(name)?;
         Ok(if exact { Match::Exact } else { self.name_match })
@@ -189,7 +189,8 @@ impl Zfs {
         resident(|| self.try_readdir(dir, cookie, &mut at)).await
     }
 
-    /// The files of some entries, if they are all in memory; otherwise everything that is missing, so that it can be read at once.
+    /// The files of some entries, if they are all in memory; otherwise everything that is missing,
+    /// so that it can be read at once.
     pub fn try_entries(
         self: &Arc<Self>,
         entries: &[DirEntry],

@@ -1,7 +1,8 @@
 //! Contents of files: reading, writing, truncating, punching holes, and finding them.
 //!
-//! A file's block size is settled by its first block: it grows with the file, in steps of 512 bytes, until the recordsize is reached;
-//! with a second block it stays. A write that covers whole records takes over the caller's buffer; no write reads.
+//! A file's block size is settled by its first block: it grows with the file, in steps of 512
+//! bytes, until the recordsize is reached; with a second block it stays. A write that covers whole
+//! records takes over the caller's buffer; no write reads.
 
 use super::attrs::Attrs;
 use super::fs::Zfs;
@@ -168,13 +169,15 @@ impl Zfs {
         Ok(state.attrs.size)
     }
 
-    /// Writes at `off`; returns the file's size then. Whole records are taken over from `data`, not copied; so a small slice of a
-    /// large buffer, which would keep all of it in memory, should be copied by the caller first.
+    /// Writes at `off`; returns the file's size then. Whole records are taken over from `data`, not
+    /// copied; so a small slice of a large buffer, which would keep all of it in memory, should be
+    /// copied by the caller first.
     pub async fn write(&self, id: u64, off: u64, data: &Bytes, kill_suidgid: bool) -> Result<u64> {
         self.write_vectored(id, off, from_ref(data), kill_suidgid).await
     }
 
-    /// The same from several buffers, one behind the other. A whole record is taken over where one buffer holds all of it.
+    /// The same from several buffers, one behind the other. A whole record is taken over where one
+    /// buffer holds all of it.
     pub async fn write_vectored(&self, id: u64, off: u64, data: &[Bytes], kill_suidgid: bool) -> Result<u64> {
         self.write_by(id, off, data, How { kill_suidgid, direct: false }).await
     }
@@ -225,7 +228,8 @@ impl Zfs {
         if size > OFFSET_MAX { err(Errno::FBig, "the file would be too large") } else { Ok(()) }
     }
 
-    /// Makes a range read as zeroes and gives its blocks back; with `extend` the file reaches its end afterwards at least.
+    /// Makes a range read as zeroes and gives its blocks back; with `extend` the file reaches its
+    /// end afterwards at least.
     pub async fn punch(&self, id: u64, off: u64, len: u64, extend: bool, kill_suidgid: bool) -> Result<()> {
         let end = off.checked_add(len).ok_or_else(|| Error::os(Errno::FBig, "the range is too large"))?;
         Zfs::check_size(end)?;
@@ -270,7 +274,8 @@ impl Zfs {
         if state.attrs.mode != mode {
             self.log_setattr(tx, id, &state.attrs, ATTR_MODE, None);
         }
-        // A record of a range makes the file reach to its end. Where the file is to reach beyond what is freed here, another says so.
+        // A record of a range makes the file reach to its end. Where the file is to reach beyond
+        // what is freed here, another says so.
         let all = extend == Some(end);
         let len = if all { len } else { len.min(old.saturating_sub(off)) };
         if len > 0 {
@@ -314,7 +319,8 @@ impl Zfs {
         self.ended().await
     }
 
-    /// Makes the file reach to `end` at least; its space is not reserved, for a copy-on-write file system cannot keep such a promise.
+    /// Makes the file reach to `end` at least; its space is not reserved, for a copy-on-write file
+    /// system cannot keep such a promise.
     pub async fn extend(&self, id: u64, end: u64, kill_suidgid: bool) -> Result<()> {
         Zfs::check_size(end)?;
         self.change(|tx| {

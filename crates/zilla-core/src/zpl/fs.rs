@@ -1,4 +1,5 @@
-//! A file system in memory: what its master node says, its properties, and the loop all operations run in.
+//! A file system in memory: what its master node says, its properties, and the loop all operations
+//! run in.
 
 use super::sa::SaTable;
 use super::types::{StatFs, Time};
@@ -47,7 +48,8 @@ pub struct FsProps {
     pub atime: Atime,
     /// Times of reading count for directories too.
     pub dir_atime: bool,
-    /// Extended attributes go beside the other attributes while they fit (`xattr=sa`), or into a directory (`xattr=dir`).
+    /// Extended attributes go beside the other attributes while they fit (`xattr=sa`), or into a
+    /// directory (`xattr=dir`).
     pub xattr_sa: bool,
     pub xattr: bool,
     /// POSIX ACLs are kept and inherited (`acltype=posix`).
@@ -92,8 +94,9 @@ impl Default for FsProps {
 pub trait Space: Send + Sync {
     /// Bytes referenced by the dataset, and bytes still to be had.
     fn usage(&self) -> (u64, u64);
-    /// Refuses with ENOSPC or EDQUOT if about `bytes` more cannot be promised. An operation that ends up with less space
-    /// in use says so (`frees`), and is let through until almost nothing is left.
+    /// Refuses with ENOSPC or EDQUOT if about `bytes` more cannot be promised. An operation that
+    /// ends up with less space in use says so (`frees`), and is let through until almost nothing is
+    /// left.
     fn admit(&self, tx: &Tx, bytes: u64, frees: bool) -> Result<()>;
     /// Refuses if there is no room for `space` bytes on the devices, which the operation may make
     /// the sync write at worst.
@@ -162,7 +165,8 @@ pub struct Zfs {
     pub(super) rename: Mutex<()>,
     /// Held while the delete queue is changed and the change may yet be taken back.
     pub(super) queue: Mutex<()>,
-    /// Quota objects of the master node, looked up once; [`Zfs::quotas_changed`] makes them be looked up again.
+    /// Quota objects of the master node, looked up once; [`Zfs::quotas_changed`] makes them be
+    /// looked up again.
     pub(super) quotas: Mutex<Option<super::quota::QuotaObjs>>,
 }
 
@@ -286,7 +290,8 @@ impl Zfs {
     pub fn is_readonly(&self) -> bool {
         self.txgs.is_none() || !self.is_replaying() && (self.props().readonly || self.kept_log().is_some())
     }
-    /// Why the intent log was not replayed to its end, if it was not: then it is kept, and nothing can be changed.
+    /// Why the intent log was not replayed to its end, if it was not: then it is kept, and nothing
+    /// can be changed.
     pub fn kept_log(&self) -> Option<&str> {
         self.kept_log.get().map(String::as_str)
     }
@@ -399,8 +404,8 @@ impl Zfs {
         self.space.let_go();
     }
 
-    /// Refuses what the dataset has no room for. What is replayed was admitted once: no quota judges it again, and it may go
-    /// as far into the slop as a removal.
+    /// Refuses what the dataset has no room for. What is replayed was admitted once: no quota
+    /// judges it again, and it may go as far into the slop as a removal.
     pub(super) fn admit(&self, tx: &Tx, bytes: u64, frees: bool) -> Result<()> {
         self.space.admit(tx, bytes, frees || self.is_replaying())
     }

@@ -1,8 +1,9 @@
 //! What the intent log is told of each change, and waiting for it.
 //!
-//! A record is left where the change is made: under the same locks, after the last thing that can fail. So records of changes that depend
-//! on each other are in the order of the changes. What concerns a name waits for nobody's commit in particular; what concerns a
-//! file alone waits with the file ([`When`]).
+//! A record is left where the change is made: under the same locks, after the last thing that can
+//! fail. So records of changes that depend on each other are in the order of the changes. What
+//! concerns a name waits for nobody's commit in particular; what concerns a file alone waits with
+//! the file ([`When`]).
 
 use super::attrs::Attrs;
 use super::fs::{SyncMode, Zfs};
@@ -78,15 +79,16 @@ impl Zfs {
             Some(log) => log.commit(Some(id)).await?,
             None => self.wait_all().await?,
         }
-        // Stable in the log is not enough where it is known that it cannot get from there into the file.
+        // Stable in the log is not enough where it is known that it cannot get from there into the
+        // file.
         match self.objset.in_memory(ObjectId(id)) {
             Some(dn) => dn.check_held(),
             None => Ok(()),
         }
     }
 
-    /// Waits until everything done so far is on stable storage, access times aside. `EIO` if something of any file is known not to get
-    /// from the log to where it belongs.
+    /// Waits until everything done so far is on stable storage, access times aside. `EIO` if
+    /// something of any file is known not to get from the log to where it belongs.
     #[crate::boxed]
     pub async fn commit(&self) -> Result<()> {
         self.commit_all().await?;
@@ -214,8 +216,8 @@ impl Zfs {
         log.push_write(tx, When::With(id), id, w.at, data, w.shared);
     }
 
-    /// Before records of a file's attributes that lie in their own directory: those records wait for nobody's commit, and must not overtake
-    /// what was done to the file before.
+    /// Before records of a file's attributes that lie in their own directory: those records wait
+    /// for nobody's commit, and must not overtake what was done to the file before.
     pub(super) fn log_in_order(&self, owner: u64) {
         if let Some(log) = self.zil() {
             log.bring_forward(owner);

@@ -51,8 +51,8 @@ impl ZplProps {
     }
 }
 
-/// Makes master node, delete queue, attribute tables and the root directory. The objset must be empty (and so there is nothing
-/// that could be missing from memory half-way).
+/// Makes master node, delete queue, attribute tables and the root directory. The objset must be
+/// empty (and so there is nothing that could be missing from memory half-way).
 #[crate::boxed]
 pub async fn create_fs(objset: &Arc<Objset>, tx: &Tx, props: &ZplProps) -> Result<()> {
     resident(|| create_fs_now(objset, tx, props)).await

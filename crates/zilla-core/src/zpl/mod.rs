@@ -2,40 +2,48 @@
 //!
 //! **Floor 12.** It stands on a dataset's objset.
 //!
-//! A file system is an objset whose object 1, the *master node*, is a ZAP that names the rest: VERSION, ROOT (the root directory),
-//! DELETE_QUEUE (files that have no name any more but may still be open), SA_ATTRS (how attributes are packed, see `sa`), and the
-//! properties that are fixed at creation. A file is an object; its attributes lie in its bonus (`attrs`). A directory is a ZAP from
-//! names to `type << 60 | object number`. Its size is its number of entries plus two, its link count two plus its subdirectories.
+//! A file system is an objset whose object 1, the *master node*, is a ZAP that names the rest:
+//! VERSION, ROOT (the root directory), DELETE_QUEUE (files that have no name any more but may still
+//! be open), SA_ATTRS (how attributes are packed, see `sa`), and the properties that are fixed at
+//! creation. A file is an object; its attributes lie in its bonus (`attrs`). A directory is a ZAP
+//! from names to `type << 60 | object number`. Its size is its number of entries plus two, its link
+//! count two plus its subdirectories.
 //!
-//! **In memory** each file that is in use has one [`Znode`]: its attributes, decoded once, behind a lock. Every operation is a plain function
-//! over what is in memory (`*_now`). The loop that runs it (`Zfs::change`, on [`crate::dmu::in_tx`], as a volume does)
-//! joins a txg, tries, and loads what was missing with neither lock nor txg held. A hit is therefore one function call on
-//! the caller's thread.
+//! **In memory** each file that is in use has one [`Znode`]: its attributes, decoded once, behind a
+//! lock. Every operation is a plain function over what is in memory (`*_now`). The loop that runs
+//! it (`Zfs::change`, on [`crate::dmu::in_tx`], as a volume does) joins a txg, tries, and loads
+//! what was missing with neither lock nor txg held. A hit is therefore one function call on the
+//! caller's thread.
 //!
-//! **Invariants.** Every name leads to a file. A file's link count is the number of its names (a directory's: 2 and its
-//! subdirectories); a file with none is in the delete queue. What an operation changes, it changes in one txg. A layout is
-//! in the tables before a file that has it. Attributes in memory equal those in the bonus, but for access times that wait
-//! to be written.
+//! **Invariants.** Every name leads to a file. A file's link count is the number of its names (a
+//! directory's: 2 and its subdirectories); a file with none is in the delete queue. What an
+//! operation changes, it changes in one txg. A layout is in the tables before a file that has it.
+//! Attributes in memory equal those in the bonus, but for access times that wait to be written.
 //!
-//! **Intent log.** Each operation leaves a record of itself (`log`) where it makes its changes, and `replay` does what records of
-//! a crashed machine say.
+//! **Intent log.** Each operation leaves a record of itself (`log`) where it makes its changes, and
+//! `replay` does what records of a crashed machine say.
 //!
-//! **Order within an operation.** First everything that can find something missing or refuse: lookups, packing of the new attributes
-//! (which may add a layout; that is harmless), allocation, and then the changes of ZAPs, each of which takes place whole or reports what it
-//! needs. A second ZAP change that finds something missing makes the first be taken back; that always succeeds, since what a
-//! held txg has dirtied stays in memory. Attributes are written last and cannot fail.
+//! **Order within an operation.** First everything that can find something missing or refuse:
+//! lookups, packing of the new attributes (which may add a layout; that is harmless), allocation,
+//! and then the changes of ZAPs, each of which takes place whole or reports what it needs. A second
+//! ZAP change that finds something missing makes the first be taken back; that always succeeds,
+//! since what a held txg has dirtied stays in memory. Attributes are written last and cannot fail.
 //!
-//! **Crash.** All an operation changes lies in one txg. A file without a name is in the delete queue in the same txg that took its last
-//! name away, and is freed when its last user goes or at the next mount ([`Zfs::drain_unlinked`]), so none is lost and none is leaked.
+//! **Crash.** All an operation changes lies in one txg. A file without a name is in the delete
+//! queue in the same txg that took its last name away, and is freed when its last user goes or at
+//! the next mount ([`Zfs::drain_unlinked`]), so none is lost and none is leaked.
 //!
-//! **Txgs.** Two are open to changes at once: the open one, and the one before as long as someone is in it. An object that the newer one has
-//! changed is not changed in the older one any more ([`crate::dmu::Dnode::in_order`]): the operation leaves its txg and joins the newer.
+//! **Txgs.** Two are open to changes at once: the open one, and the one before as long as someone
+//! is in it. An object that the newer one has changed is not changed in the older one any more
+//! ([`crate::dmu::Dnode::in_order`]): the operation leaves its txg and joins the newer.
 //!
-//! **Lock order.** The rename lock, znodes by ascending object number, the delete queue's, the tables of `sa`, a ZAP's state, a dnode. The list of
-//! access times comes behind a znode and before the znode table's shards, which are leaves. Nothing waits under any of them.
+//! **Lock order.** The rename lock, znodes by ascending object number, the delete queue's, the
+//! tables of `sa`, a ZAP's state, a dnode. The list of access times comes behind a znode and before
+//! the znode table's shards, which are leaves. Nothing waits under any of them.
 //!
-//! **Deliberately absent.** No permission checks: servers have their own (FUSE lets the kernel do them from the attributes and ACLs).
-//! No byte range locks: the kernel's or the client's are enough. No conversion of old znodes to new ones; they are written as they are.
+//! **Deliberately absent.** No permission checks: servers have their own (FUSE lets the kernel do
+//! them from the attributes and ACLs). No byte range locks: the kernel's or the client's are
+//! enough. No conversion of old znodes to new ones; they are written as they are.
 
 pub(crate) mod acl;
 mod attrs;
@@ -90,7 +98,8 @@ pub const ZPL_VERSION: u64 = 5;
 const ZPL_VERSION_DIRENT_TYPE: u64 = 2;
 /// From this version on ACLs and owners are FUIDs.
 const ZPL_VERSION_FUID: u64 = 3;
-/// The first version with accounts and quotas of users. Source: ZPL_VERSION_USERSPACE in sys/fs/zfs.h.
+/// The first version with accounts and quotas of users. Source: ZPL_VERSION_USERSPACE in
+/// sys/fs/zfs.h.
 const ZPL_VERSION_USERSPACE: u64 = 4;
 /// From this version on attributes are system attributes.
 pub(crate) const ZPL_VERSION_SA: u64 = 5;
@@ -137,7 +146,8 @@ fn err<T>(errno: Errno, what: &'static str) -> Result<T> {
     Err(Error::os(errno, what))
 }
 
-/// A FUID's upper half names a domain of Windows identities; none of those have a number here, so the rid stands for itself.
+/// A FUID's upper half names a domain of Windows identities; none of those have a number here, so
+/// the rid stands for itself.
 fn fuid_to_id(fuid: u64) -> u32 {
     fuid as u32
 }

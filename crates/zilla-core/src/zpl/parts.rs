@@ -4,8 +4,8 @@
 //! that gets a hole gets a hole. So a crash between two of them leaves a file that is cut less, and
 //! the log's records say the same as what was done. The next part waits for the txg of the last, so
 //! that no txg frees more than [`crate::dmu::PART`] blocks for one caller. (What several callers
-//! free together is held against the memory that a txg may take.) What a change by this caller takes
-//! away of a program's set-id bits goes with the first.
+//! free together is held against the memory that a txg may take.) What a change by this caller
+//! takes away of a program's set-id bits goes with the first.
 
 use super::fs::Zfs;
 use super::types::SetAttr;

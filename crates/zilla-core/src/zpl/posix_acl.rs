@@ -1,4 +1,5 @@
-//! POSIX ACLs, which Linux keeps in two extended attributes: a version and entries of tag, permissions and id, little-endian.
+//! POSIX ACLs, which Linux keeps in two extended attributes: a version and entries of tag,
+//! permissions and id, little-endian.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 
@@ -92,8 +93,8 @@ impl PosixAcl {
         }
     }
 
-    /// Makes of a default list the access list of a new file, and of the mode asked for the one it gets. True if the
-    /// list says more than the mode and must be kept.
+    /// Makes of a default list the access list of a new file, and of the mode asked for the one it
+    /// gets. True if the list says more than the mode and must be kept.
     pub(crate) fn create_masq(&mut self, mode: &mut u32) -> bool {
         let group = if self.0.iter().any(|e| e.tag == MASK) { MASK } else { GROUP_OBJ };
         let mut out = *mode;

@@ -1,8 +1,9 @@
 //! Quotas of users, groups and projects.
 //!
-//! A quota is an entry of a ZAP that the master node names (`userquota@` and so on), what is used an entry of the objset's accounting
-//! objects; both by id in hexadecimal, the count of objects under `obj-` and the id. Usage is as of the last synced txg, so a
-//! quota can be overrun by what a few seconds write, as in OpenZFS.
+//! A quota is an entry of a ZAP that the master node names (`userquota@` and so on), what is used
+//! an entry of the objset's accounting objects; both by id in hexadecimal, the count of objects
+//! under `obj-` and the id. Usage is as of the last synced txg, so a quota can be overrun by what a
+//! few seconds write, as in OpenZFS.
 
 use super::attrs::Attrs;
 use super::err;
@@ -43,7 +44,8 @@ impl Zfs {
         *self.quotas.lock() = None;
     }
 
-    /// Sets the quota of a user, group or project; 0 takes it away. It counts at once, whatever the property `readonly` says.
+    /// Sets the quota of a user, group or project; 0 takes it away. It counts at once, whatever the
+    /// property `readonly` says.
     #[crate::boxed]
     pub async fn set_quota(&self, whose: Quota, objects: bool, id: u64, quota: u64) -> Result<()> {
         let name = quota_name(whose, objects);
@@ -100,7 +102,8 @@ impl Zfs {
         Ok(objs)
     }
 
-    /// Refuses with EDQUOT what would add to a user, group or project over its quota; `new_object` also counts objects.
+    /// Refuses with EDQUOT what would add to a user, group or project over its quota; `new_object`
+    /// also counts objects.
     pub(super) fn check_quotas(&self, attrs: &Attrs, new_object: bool) -> Now<()> {
         if self.is_replaying() {
             return Ok(());

@@ -242,9 +242,9 @@ impl Zfs {
             };
             return self.change(forget).await;
         };
-        // The queue is what decides, as in OpenZFS: a file in it has no name whatever its link count
-        // says. But it was read a while ago. Since then a user may have given the file a name; or
-        // its last user has freed it, and its number is another file's.
+        // The queue is what decides, as in OpenZFS: a file in it has no name whatever its link
+        // count says. But it was read a while ago. Since then a user may have given the file a
+        // name; or its last user has freed it, and its number is another file's.
         let unlinked = resident(|| {
             let mut state = zn.state.lock();
             let _queue = self.queue.lock();

@@ -58,12 +58,13 @@ impl Zfs {
         format!("{id:x}")
     }
 
-    /// Puts a file that loses its last name into the delete queue. As long as the result is kept nobody else changes the queue, so
-    /// that [`Zfs::dequeue`] can take it back.
+    /// Puts a file that loses its last name into the delete queue. As long as the result is kept
+    /// nobody else changes the queue, so that [`Zfs::dequeue`] can take it back.
     pub(super) fn enqueue(&self, tx: &Tx, id: u64) -> Now<MutexGuard<'_, ()>> {
         let alone = self.queue.lock();
         match self.delete_queue()?.add_u64(tx, Zfs::queue_key(id).as_bytes(), id) {
-            // A crash between two txgs cannot leave it there, but damage can; what matters is that it is there.
+            // A crash between two txgs cannot leave it there, but damage can; what matters is that
+            // it is there.
             Err(Stop::Err(e)) if e.is(Errno::Exist) => Ok(alone),
             Err(stop) => Err(stop),
             Ok(()) => {

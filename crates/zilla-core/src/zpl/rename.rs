@@ -1,4 +1,5 @@
-//! Renaming: within and across directories, over an existing name, by exchange, and leaving a whiteout behind.
+//! Renaming: within and across directories, over an existing name, by exchange, and leaving a
+//! whiteout behind.
 
 use super::dir::check_name;
 use super::fs::Zfs;
@@ -48,8 +49,8 @@ impl Zfs {
         self.rename_names(from, old, to, new, flags, cred, None).await
     }
 
-    /// The same for who has looked at the files that the names led to, and means those: refused with
-    /// ESTALE if one leads to another by now.
+    /// The same for who has looked at the files that the names led to, and means those: refused
+    /// with ESTALE if one leads to another by now.
     pub async fn rename_judged(
         self: &Arc<Self>,
         from: u64,
@@ -169,8 +170,8 @@ impl Zfs {
         }
     }
 
-    /// If both names are one entry, of a directory that ignores case or form, which is to be spelled
-    /// anew: how it is spelled.
+    /// If both names are one entry, of a directory that ignores case or form, which is to be
+    /// spelled anew: how it is spelled.
     fn only_spelling(&self, names: &Names<'_>) -> Now<Option<Vec<u8>>> {
         if names.from.id() != names.to.id() || names.old == names.new || self.name_match == Match::Exact {
             return Ok(None);
@@ -238,7 +239,8 @@ impl Zfs {
         }
     }
 
-    /// Changes what an entry holds. The name is the directory's own spelling where spelling does not matter.
+    /// Changes what an entry holds. The name is the directory's own spelling where spelling does
+    /// not matter.
     fn set_entry(&self, tx: &Tx, dir: &Znode, name: &[u8], value: u64) -> Now<()> {
         let zap = self.dir_zap(dir);
         if self.name_match == Match::Exact {

@@ -1,4 +1,5 @@
-//! Changing attributes: chmod, chown, truncate, utimens, project and flags, with what POSIX ties to them.
+//! Changing attributes: chmod, chown, truncate, utimens, project and flags, with what POSIX ties to
+//! them.
 
 use super::attrs::encode_time;
 use super::fs::Zfs;
@@ -52,7 +53,8 @@ impl Zfs {
             let zn = self.znode(id)?;
             let xattr_obj = zn.state.lock().attrs.xattr_obj;
             let owner = set.uid.is_some() || set.gid.is_some() || set.projid.is_some();
-            // The directory of extended attributes belongs to the same owner, for the accounting's sake.
+            // The directory of extended attributes belongs to the same owner, for the accounting's
+            // sake.
             let xattr_dir = if owner && xattr_obj != 0 { Some(self.znode(xattr_obj)?) } else { None };
             self.setattr_now(tx, &zn, xattr_dir.as_ref(), &set)
         });
@@ -142,7 +144,8 @@ impl Zfs {
             Zfs::resized(&mut attrs, size);
             self.content_modified(&mut attrs, now);
         }
-        // Only reading the clock's changes of times leave the rest alone; every other change is one of the file's state.
+        // Only reading the clock's changes of times leave the rest alone; every other change is one
+        // of the file's state.
         self.state_changed(&mut attrs, now);
         if let Some(t) = set.atime {
             attrs.atime = pick(t);

@@ -1,4 +1,5 @@
-//! The file system against a small reference one, over txgs, lost caches and crashes; and the bytes it writes.
+//! The file system against a small reference one, over txgs, lost caches and crashes; and the bytes
+//! it writes.
 
 mod format;
 mod memory;

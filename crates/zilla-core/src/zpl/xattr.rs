@@ -1,8 +1,10 @@
 //! Extended attributes: one name space over two homes.
 //!
-//! With `xattr=sa` they lie as a packed name-value list in the file's own attributes (DXATTR), where they cost no object and no
-//! directory; what does not fit there, and everything with `xattr=dir`, is a file in a hidden directory (`xattr_dir`). Reading looks in
-//! both, and setting one takes the other away, so that a name has one value whatever the property was when it was set.
+//! With `xattr=sa` they lie as a packed name-value list in the file's own attributes (DXATTR),
+//! where they cost no object and no directory; what does not fit there, and everything with
+//! `xattr=dir`, is a file in a hidden directory (`xattr_dir`). Reading looks in both, and setting
+//! one takes the other away, so that a name has one value whatever the property was when it was
+//! set.
 
 use super::attrs::Attrs;
 use super::fs::Zfs;
@@ -58,9 +60,9 @@ fn no_data<T>() -> Result<T> {
 /// OpenZFS's include/sys/zfs_znode.h.
 const NAME_SPACES: [&str; 5] = ["user.", "trusted.", "security.", "system.", "freebsd:"];
 
-/// Attribute names are Linux's with their name space; the ones in the user's may have been stored without it by other systems.
-/// A name that would then be one of another name space has no such form: the kernel lets whoever
-/// may write the file use the user's names, and does not the others.
+/// Attribute names are Linux's with their name space; the ones in the user's may have been stored
+/// without it by other systems. A name that would then be one of another name space has no such
+/// form: the kernel lets whoever may write the file use the user's names, and does not the others.
 fn bare_name(name: &str) -> Option<&str> {
     name.strip_prefix("user.").filter(|bare| !NAME_SPACES.iter().any(|space| bare.starts_with(space)))
 }
@@ -87,8 +89,8 @@ impl Zfs {
         Ok(list)
     }
 
-    /// The default ACL of a directory. Asked without the directory's lock: who changes it while files are being made in it gets
-    /// either answer.
+    /// The default ACL of a directory. Asked without the directory's lock: who changes it while
+    /// files are being made in it gets either answer.
     pub(super) fn default_acl(&self, dir: &Znode) -> Now<Option<PosixAcl>> {
         if !self.props().posix_acl {
             return Ok(None);
@@ -107,7 +109,8 @@ impl Zfs {
         Ok(value.as_deref().and_then(PosixAcl::decode).filter(|a| !a.is_empty()))
     }
 
-    /// Brings the access ACL of a file into its own attributes, where a chmod can change it together with the mode.
+    /// Brings the access ACL of a file into its own attributes, where a chmod can change it
+    /// together with the mode.
     pub(super) async fn adopt_access_acl(&self, zn: &Arc<Znode>) -> Result<()> {
         if !self.props().posix_acl || zn.state.lock().attrs.legacy {
             return Ok(());
@@ -356,7 +359,8 @@ impl Zfs {
         Ok((self.pack(tx, zn, attrs)?, list))
     }
 
-    /// Setting the access list changes the mode to match; a list that says no more than a mode is not kept.
+    /// Setting the access list changes the mode to match; a list that says no more than a mode is
+    /// not kept.
     async fn set_posix_acl(&self, id: u64, name: &str, value: &[u8]) -> Result<()> {
         let acl = PosixAcl::decode(value).ok_or_else(|| Error::inval("not a POSIX ACL"))?;
         let zn = resident(|| self.znode(id)).await?;

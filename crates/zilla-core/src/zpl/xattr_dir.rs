@@ -1,6 +1,8 @@
-//! Extended attributes as files in a hidden directory: `xattr=dir`, and what is too large for the system attributes.
+//! Extended attributes as files in a hidden directory: `xattr=dir`, and what is too large for the
+//! system attributes.
 //!
-//! The file's attribute ZPL_XATTR is the directory's object; each attribute is a regular file in it, flagged as one.
+//! The file's attribute ZPL_XATTR is the directory's object; each attribute is a regular file in
+//! it, flagged as one.
 
 use super::fs::Zfs;
 use super::sa::Kind;
@@ -68,7 +70,8 @@ impl Zfs {
         }
         let cred = Cred { uid: state.attrs.uid as u32, gid: state.attrs.gid as u32 };
         let new = NewFile::new(S_IFDIR | S_ISVTX | 0o777, cred);
-        // Its owner and project are the file's, and so is its parent; nothing else of the file is inherited.
+        // Its owner and project are the file's, and so is its parent; nothing else of the file is
+        // inherited.
         let mut parent = state.attrs.clone();
         parent.pflags |= PFLAG_XATTR;
         parent.mode &= !u64::from(S_ISGID);
@@ -76,7 +79,8 @@ impl Zfs {
         self.check_quotas(&attrs, true)?;
         self.admit(tx, 16 << 10, false)?;
         let packed = self.pack_new(tx, &attrs)?;
-        // The file's plan needs the number, which only the allocation gives; a layout with ZPL_XATTR is made sure of before it.
+        // The file's plan needs the number, which only the allocation gives; a layout with
+        // ZPL_XATTR is made sure of before it.
         let plan = |id: u64| {
             self.plan(tx, zn, &state, |a| {
                 a.xattr_obj = id;

@@ -1,8 +1,9 @@
 //! Files in memory: one [`Znode`] for each object in use, found by its number.
 //!
-//! A change of attributes is prepared first ([`Zfs::plan`]: new attributes and their bytes, nothing changed) and applied last
-//! ([`Plan::apply`], which cannot fail). The table forgets files nobody uses when the pool has too many in memory; what the kernel's
-//! inode cache remembers is only counted, so that a client's `find` over a million files costs a counter each.
+//! A change of attributes is prepared first ([`Zfs::plan`]: new attributes and their bytes, nothing
+//! changed) and applied last ([`Plan::apply`], which cannot fail). The table forgets files nobody
+//! uses when the pool has too many in memory; what the kernel's inode cache remembers is only
+//! counted, so that a client's `find` over a million files costs a counter each.
 
 use super::attrs::{Attrs, decode_time, encode_time};
 use super::fs::{Atime, Zfs};
@@ -110,8 +111,8 @@ impl Table for Znodes {
             let mut spare = shard.znodes.len().div_ceil(2);
             shard.znodes.retain(|_, z| {
                 let unused = spare > 0 && Arc::strong_count(z) == 1;
-                // One without a name is freed when its last user goes, who does not wait for it to be
-                // read again to learn that ([`Zfs::forget`]).
+                // One without a name is freed when its last user goes, who does not wait for it to
+                // be read again to learn that ([`Zfs::forget`]).
                 let named = |s: &State| s.attrs.links != 0;
                 let idle = unused && z.state.try_lock().is_some_and(|s| !s.atime_dirty && named(&s));
                 spare -= usize::from(idle);
@@ -142,8 +143,8 @@ impl Znodes {
     /// yet. Comes to nothing if they may be old.
     pub(super) fn insert(&self, zn: Arc<Znode>, left: Option<u64>) -> Option<Arc<Znode>> {
         let mut shard = self.shard(zn.id);
-        // Who looked an object up just before it was freed, and comes here just after, must not put it back: the number may
-        // come to mean another file.
+        // Who looked an object up just before it was freed, and comes here just after, must not put
+        // it back: the number may come to mean another file.
         if zn.dnode.is_freed() {
             zn.state.lock().gone = true;
             return Some(zn);
@@ -328,7 +329,8 @@ impl Zfs {
         Ok(Plan { attrs, packed })
     }
 
-    /// Notes that contents were changed, as OpenZFS does: both times, and the flags backup programs look at.
+    /// Notes that contents were changed, as OpenZFS does: both times, and the flags backup programs
+    /// look at.
     pub(super) fn content_modified(&self, attrs: &mut Attrs, now: Time) {
         attrs.mtime = encode_time(now);
         attrs.ctime = encode_time(now);
@@ -453,7 +455,8 @@ impl Zfs {
         self.znodes.atimes.lock().ids.len()
     }
 
-    /// Reads the attributes of every file in memory anew: after a rollback nothing of it is true any more.
+    /// Reads the attributes of every file in memory anew: after a rollback nothing of it is true
+    /// any more.
     pub fn forget_all(&self) {
         self.znodes.atimes.lock().ids.clear();
         for shard in &self.znodes.shards {

@@ -19,7 +19,8 @@ impl Zvol {
     pub async fn set_size(&self, size: u64) -> Result<()> {
         let txgs = self.txgs()?;
         check_size(size, self.block_size)?;
-        // One that grows the volume knows its size before that is in memory: another must not come between.
+        // One that grows the volume knows its size before that is in memory: another must not come
+        // between.
         let _resize = self.resize.lock().await;
         if self.data.maxblkid().saturating_mul(self.block_size) >= self.size() {
             self.free_beyond(txgs).await?;

@@ -202,7 +202,8 @@ fn a_volume_that_was_cut_in_part_before_a_crash_grows_by_zeroes() {
     assert_eq!(w.read(BLK, BLK), [7; BLK as usize]);
 }
 
-/// A write into a block that cannot be read: whoever flushes is told that it is not on disk, also where it is lost for good.
+/// A write into a block that cannot be read: whoever flushes is told that it is not on disk, also
+/// where it is lost for good.
 #[test]
 fn a_flush_says_what_cannot_be_put_on_disk() {
     // Twice as much as is held of an objset in memory.
@@ -235,7 +236,8 @@ fn a_flush_says_what_cannot_be_put_on_disk() {
     w.flush().unwrap();
 }
 
-/// One grows and waits for its txg, the other shrinks meanwhile: the size in memory is that on disk.
+/// One grows and waits for its txg, the other shrinks meanwhile: the size in memory is that on
+/// disk.
 #[test]
 fn two_changes_of_the_size_at_once_leave_one_size() {
     let mut w = World::new(4 * BLK);

@@ -175,8 +175,9 @@ impl Zvol {
         }
     }
 
-    /// Waits until all writes and freed ranges that were done before are on stable storage. `EIO` if some of them cannot get from the
-    /// log to where they belong, since what lies there cannot be read.
+    /// Waits until all writes and freed ranges that were done before are on stable storage. `EIO`
+    /// if some of them cannot get from the log to where they belong, since what lies there cannot
+    /// be read.
     #[crate::boxed]
     pub async fn flush(&self) -> Result<()> {
         self.commit().await?;

@@ -43,7 +43,8 @@ fn waiting(spa: &Spa) -> Vec<String> {
     waits.filter(|v| v.state().0 == VdevState::Healthy).map(|v| v.leaf.as_ref().unwrap().path()).collect()
 }
 
-/// Waits for the tree without the spare, and for the spare to be looked at, which comes after the txg.
+/// Waits for the tree without the spare, and for the spare to be looked at, which comes after the
+/// txg.
 async fn has_stepped_back(w: &World, spa: &Spa, tree: &str) {
     for _ in 0..6_000 {
         if shape(spa) == tree && waiting(spa).len() == 1 {

@@ -1,5 +1,5 @@
-//! Streams cut and changed at random bytes, over a hundred of them, raw and plain, whole and incremental: each leaves nothing, or what
-//! goes on to the same snapshot.
+//! Streams cut and changed at random bytes, over a hundred of them, raw and plain, whole and
+//! incremental: each leaves nothing, or what goes on to the same snapshot.
 
 use super::raw::{KEY, raw};
 use super::*;
@@ -64,7 +64,8 @@ fn streams_cut_or_changed_at_random_bytes_leave_nothing_or_go_on() {
                 bad[at] ^= 1 << (n % 8);
                 bad
             };
-            // A head of BEGIN that was changed can be another stream's; the first record after it then says so.
+            // A head of BEGIN that was changed can be another stream's; the first record after it
+            // then says so.
             let done = p.try_receive(&bad, opts_in.clone()).await;
             assert!(done.is_err(), "{what}");
             p.spa.sync().await.unwrap();

@@ -1,5 +1,6 @@
-//! Streams of a sender that lies: records changed, left out, told twice or in another order, with the right checksums. Each is refused, or
-//! received as something; the pool lives on, and its blocks add up.
+//! Streams of a sender that lies: records changed, left out, told twice or in another order, with
+//! the right checksums. Each is refused, or received as something; the pool lives on, and its
+//! blocks add up.
 
 use super::raw::{KEY, raw};
 use super::*;

@@ -1,4 +1,5 @@
-//! Raw streams: what is sent encrypted is received without a key, and read with it. The open wounds of OpenZFS have a test each.
+//! Raw streams: what is sent encrypted is received without a key, and read with it. The open wounds
+//! of OpenZFS have a test each.
 
 use super::*;
 use zilla_core::crypt::{KeyFormat, Suite, WrappingKey};

@@ -1,17 +1,19 @@
 //! What those may do who do not own the daemon, where its owner lets them in (`zillad --share`).
 //!
-//! They may look at pools and datasets, as OpenZFS lets everyone, and do to a dataset what `zfs allow` gave
-//! them, by the user and groups that the kernel names for them. Every operation is judged in this one place,
-//! before its method is called, and **what is not named here is refused**. The permissions that an operation
-//! takes are OpenZFS's (zfs-allow.8).
+//! They may look at pools and datasets, as OpenZFS lets everyone, and do to a dataset what
+//! `zfs allow` gave them, by the user and groups that the kernel names for them. Every operation is
+//! judged in this one place, before its method is called, and **what is not named here is
+//! refused**. The permissions that an operation takes are OpenZFS's (zfs-allow.8).
 //!
-//! **What stays the owner's alone,** whatever was given: all that changes where and how something is mounted, for
-//! the daemon mounts with root's powers (OpenZFS on Linux keeps `mount`, `mountpoint`, `canmount`, `rename`
-//! and `share` from being delegated for the same reason: there `mount(8)` refuses); so a dataset that is mounted is
-//! not renamed, destroyed or rolled back, for which it would be unmounted and mounted again, and a new one is not mounted. Streams, and whatever concerns a whole pool.
+//! **What stays the owner's alone,** whatever was given: all that changes where and how something
+//! is mounted, for the daemon mounts with root's powers (OpenZFS on Linux keeps `mount`,
+//! `mountpoint`, `canmount`, `rename` and `share` from being delegated for the same reason: there
+//! `mount(8)` refuses); so a dataset that is mounted is not renamed, destroyed or rolled back, for
+//! which it would be unmounted and mounted again, and a new one is not mounted. Streams, and
+//! whatever concerns a whole pool.
 //!
-//! **Between the judgement and the deed** the owner may change his mind; who was judged before has acted before, as
-//! in OpenZFS.
+//! **Between the judgement and the deed** the owner may change his mind; who was judged before has
+//! acted before, as in OpenZFS.
 
 use super::Engine;
 use super::errors::{Answer, of, of_dataset};
@@ -213,7 +215,8 @@ impl Judge {
         Ok(())
     }
 
-    /// A permission on the dataset of a snapshot that is named, and on those below if it is meant for them.
+    /// A permission on the dataset of a snapshot that is named, and on those below if it is meant
+    /// for them.
     async fn named(&self, snapshot: &str, recursive: bool, permission: &str) -> Answer<()> {
         let fs = head_of(snapshot);
         self.on(fs, permission).await?;
@@ -238,7 +241,8 @@ impl Judge {
         Ok(all)
     }
 
-    /// What it takes to make a dataset: of what is there above it, and of the new one itself for its properties.
+    /// What it takes to make a dataset: of what is there above it, and of the new one itself for
+    /// its properties.
     async fn make(&self, name: &str, properties: impl Iterator<Item = &String>) -> Answer<()> {
         // With `-p` the nearest that is there counts.
         let mut above = name.rsplit_once('/').map(|(up, _)| up);
@@ -320,7 +324,8 @@ impl Judge {
         }
     }
 
-    /// Only what he has himself, never `allow` itself; and nobody's permissions may he take but his own.
+    /// Only what he has himself, never `allow` itself; and nobody's permissions may he take but his
+    /// own.
     async fn grants(&self, caller: &Caller, r: &GrantChange) -> Answer<()> {
         self.on(&r.name, "allow").await?;
         for dir in self.below(&r.name, r.recursive).await? {
@@ -370,7 +375,8 @@ fn permission_of(property: &str) -> Answer<&'static str> {
         return known.map_or_else(denied, |p| Ok(p.name));
     }
     match props::dataset_prop(property).map(|p| p.name) {
-        // What decides where and how root's daemon mounts or shares, and what it takes for another zone's.
+        // What decides where and how root's daemon mounts or shares, and what it takes for another
+        // zone's.
         Some("mountpoint" | "canmount" | "overlay" | "sharenfs" | "sharesmb" | "zoned" | "mlslabel")
         | None => denied(),
         Some(name) => Ok(name),

@@ -100,7 +100,8 @@ impl Pool {
         Ok(all.into_iter().map(|(id, a)| Account { id, ..a }).collect())
     }
 
-    /// The value of `userused@...` or `userquota@...`; None where the dataset keeps no such account.
+    /// The value of `userused@...` or `userquota@...`; None where the dataset keeps no such
+    /// account.
     pub async fn account_property(&self, ds: &DatasetRef, name: &str) -> Result<Option<PropValue>> {
         let Some(named) = Named::parse(name) else { return Ok(None) };
         if !ds.is_filesystem().await? {

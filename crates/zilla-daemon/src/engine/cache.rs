@@ -1,11 +1,12 @@
 //! The cache file: which pools to open at the next start, and where their devices were.
 //!
-//! OpenZFS's own format, an XDR nvlist of one configuration per pool, so that `zpool import -c` of either reads it. It
-//! is replaced in one step. A pool whose `cachefile` names another file is in that one instead, which is not looked at by
-//! itself, and with `cachefile=none` it is in none.
+//! OpenZFS's own format, an XDR nvlist of one configuration per pool, so that `zpool import -c` of
+//! either reads it. It is replaced in one step. A pool whose `cachefile` names another file is in
+//! that one instead, which is not looked at by itself, and with `cachefile=none` it is in none.
 //!
-//! A pool's devices may be files of another pool. Then it is opened after that one is mounted, whatever their order in
-//! the file; keys that can be found without a person are loaded before (`startkeys.rs`).
+//! A pool's devices may be files of another pool. Then it is opened after that one is mounted,
+//! whatever their order in the file; keys that can be found without a person are loaded before
+//! (`startkeys.rs`).
 
 use super::Engine;
 use super::errors::Answer;

@@ -1,7 +1,8 @@
 //! `zilla clone-file`: a whole file shared with another, also of another file system of the pool.
 //!
-//! The command has made the new file, and has opened both, so the kernel has judged whether its user may. What changes here goes past the
-//! kernel, which is told to forget what it knows of the file.
+//! The command has made the new file, and has opened both, so the kernel has judged whether its
+//! user may. What changes here goes past the kernel, which is told to forget what it knows of the
+//! file.
 
 use super::Engine;
 use super::errors::Answer;

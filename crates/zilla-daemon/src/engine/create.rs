@@ -134,7 +134,8 @@ impl Engine {
             pool.remove_mountpoint(&name).await;
         }
         self.pools.write().remove(&pool.name());
-        // From here on there is no way back: the pool is closed whatever its devices say. A client may have come since.
+        // From here on there is no way back: the pool is closed whatever its devices say. A client
+        // may have come since.
         pool.release_volumes(true).await?;
         // Nobody else watches it any more.
         let watched = async {
@@ -160,7 +161,8 @@ impl Engine {
     pub(super) async fn destroy_pool(&self, _: &Caller, r: PoolDestroy) -> Answer<()> {
         let _changes = self.changes.lock().await;
         let pool = self.pool(&r.name)?;
-        // As in OpenZFS one that was imported read-only is only let go of: nothing is written to it.
+        // As in OpenZFS one that was imported read-only is only let go of: nothing is written to
+        // it.
         let state = if pool.readonly() { PoolState::Exported } else { PoolState::Destroyed };
         self.take_down(&pool, Some(state), r.force).await?;
         super::events::notify(&pool, "pool_destroy");

@@ -383,7 +383,8 @@ fn unsettable(e: Error) -> ApiError {
 }
 
 impl Pool {
-    /// What is said of a new dataset that was to be mounted, where who made it may not have that done.
+    /// What is said of a new dataset that was to be mounted, where who made it may not have that
+    /// done.
     async fn only_root_mounts(&self, name: &str, wanted: bool) -> Answer<Option<ApiError>> {
         let ds = self.zilla.by_name(name).await.map_err(of(name))?;
         if !wanted || self.types(&ds).await? != props::FS {
@@ -395,8 +396,9 @@ impl Pool {
         Ok(mounts.then(|| ErrorCode::Perm.into()))
     }
 
-    /// What gets a place to be mounted at with a dataset that had none, deepest first: the dataset, and what is below it and
-    /// inherits the place; not what is mounted only when somebody asks for it, and not what is locked.
+    /// What gets a place to be mounted at with a dataset that had none, deepest first: the dataset,
+    /// and what is below it and inherits the place; not what is mounted only when somebody asks for
+    /// it, and not what is locked.
     async fn first_places(&self, ds: &DatasetRef) -> Answer<Vec<String>> {
         let top = ds.dir();
         let (mut found, mut todo) = (Vec::new(), vec![top.clone()]);
@@ -426,7 +428,8 @@ impl Pool {
         Ok(if ds.is_volume().await.map_err(of_dataset)? { props::VOL } else { props::FS })
     }
 
-    /// Sets properties in one txg, and tells mounted file systems. Returns those that heed them only when they are mounted anew.
+    /// Sets properties in one txg, and tells mounted file systems. Returns those that heed them
+    /// only when they are mounted anew.
     pub async fn change_props(&self, name: &str, settings: Settled) -> Answer<Vec<String>> {
         let changed: Vec<String> = settings.iter().map(|(name, _)| name.clone()).collect();
         let ds = self.zilla.by_name(name).await.map_err(of(name))?;

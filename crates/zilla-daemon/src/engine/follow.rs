@@ -1,10 +1,11 @@
 //! What an incremental package (`zfs send -R -i`, `-I`) says beside its streams: which datasets and
 //! snapshots there are at the sender now, and what they are called.
 //!
-//! What was promoted there is promoted here, and what got another name gets it. With `-F` what is not there any more is destroyed
-//! here, and so is what never was: snapshots, and datasets below the one that is received into.
-//! Which dataset is which is told by its snapshots' guids, and by its name only where it has none
-//! of the sender's. What cannot be renamed or destroyed stays, and the receiver is told.
+//! What was promoted there is promoted here, and what got another name gets it. With `-F` what is
+//! not there any more is destroyed here, and so is what never was: snapshots, and datasets below
+//! the one that is received into. Which dataset is which is told by its snapshots' guids, and by
+//! its name only where it has none of the sender's. What cannot be renamed or destroyed stays, and
+//! the receiver is told.
 //!
 //! **Crash:** each step is whole or not done, and the next package begins with what is left.
 

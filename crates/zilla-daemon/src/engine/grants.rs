@@ -1,7 +1,7 @@
 //! `zfs allow` and `unallow`: what is given to whom, checked and kept.
 //!
-//! All of a request is done in one txg, so nobody ever has half of what he was given, nor half of what was
-//! taken from him.
+//! All of a request is done in one txg, so nobody ever has half of what he was given, nor half of
+//! what was taken from him.
 
 use super::Engine;
 use super::errors::{Answer, of, of_dataset};

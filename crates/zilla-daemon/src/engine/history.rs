@@ -24,8 +24,8 @@ const INT_STR: &str = "history internal str";
 const INT_NAME: &str = "internal_name";
 
 impl Engine {
-    /// Writes a command line into a pool's history. A pool that cannot take it is no reason to fail a command that is
-    /// done.
+    /// Writes a command line into a pool's history. A pool that cannot take it is no reason to fail
+    /// a command that is done.
     pub(super) async fn log(&self, pool: &Pool, caller: &Caller, line: &str) {
         if pool.zilla.suspended().is_some() {
             // It would wait until the pool goes on.

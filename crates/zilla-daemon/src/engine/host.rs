@@ -40,7 +40,8 @@ pub fn set_id() -> Option<u64> {
     zilla::hostid(&std::fs::read("/etc/hostid").ok()?)
 }
 
-/// The name of a user, from the local table alone: a directory service that hangs must not hang a listing.
+/// The name of a user, from the local table alone: a directory service that hangs must not hang a
+/// listing.
 pub fn user_name(uid: u64) -> Option<String> {
     let table = std::fs::read_to_string("/etc/passwd").ok()?;
     table.lines().find_map(|line| {

@@ -1,8 +1,9 @@
 //! What a pool is to others: `zpool reguid`, `upgrade`, `checkpoint`, features that are enabled,
 //! and `bootfs`.
 //!
-//! The pool's name and guid are in the cache file, which is written again once the change is on disk; a crash in between leaves a
-//! cache file that names a guid no device carries, and the pool is to be imported by hand.
+//! The pool's name and guid are in the cache file, which is written again once the change is on
+//! disk; a crash in between leaves a cache file that names a guid no device carries, and the pool
+//! is to be imported by hand.
 
 use super::Engine;
 use super::errors::{Answer, of_pool};

@@ -126,7 +126,8 @@ impl Engine {
                     name: known.map_or(guid, |f| f.name).to_owned(),
                     guid: guid.to_owned(),
                     state: FeatureState::Active,
-                    // The list names only some features: it says nothing about those that are merely enabled.
+                    // The list names only some features: it says nothing about those that are
+                    // merely enabled.
                     supported: false,
                     readonly_compatible: false,
                 });

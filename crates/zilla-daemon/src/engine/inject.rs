@@ -1,7 +1,7 @@
 //! `zinject`: what is asked of [`zilla::inject`], in the engine's terms, and told again.
 //!
-//! Only the daemon's owner and root get here. Each handler that comes or goes is told in the log, so that nobody looks for a broken
-//! disk.
+//! Only the daemon's owner and root get here. Each handler that comes or goes is told in the log,
+//! so that nobody looks for a broken disk.
 
 use super::Engine;
 use super::errors::{Answer, of_dataset, of_vdev};

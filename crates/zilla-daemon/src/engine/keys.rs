@@ -144,7 +144,8 @@ impl Engine {
         Ok(Arc::new(wrapping(format, key, salt, rounds).await?))
     }
 
-    /// What a new dataset is to be encrypted with; takes what says so out of its properties. `above`: whether its parent is encrypted.
+    /// What a new dataset is to be encrypted with; takes what says so out of its properties.
+    /// `above`: whether its parent is encrypted.
     pub(super) async fn new_crypt(
         &self,
         properties: &mut BTreeMap<String, String>,

@@ -1,4 +1,5 @@
-//! Statistics as files, in the form of OpenZFS's kstats, for scripts that read `/proc/spl/kstat/zfs`.
+//! Statistics as files, in the form of OpenZFS's kstats, for scripts that read
+//! `/proc/spl/kstat/zfs`.
 //!
 //! Where `ZILLA_KSTATS` names a folder, `arcstats`, `zil`, `dmu_tx`, `dbufstats` and `zfetchstats`
 //! in it have the sum of all pools, and `cow_faults` that of the reads which writes put off. A

@@ -1,7 +1,7 @@
 //! `zpool labelclear`: a device forgets that it was a pool's.
 //!
-//! It is opened for itself alone, so that no pool that is open here, and no other process, can lose a device that way. Only
-//! labels that are one are wiped; a device without any is left alone.
+//! It is opened for itself alone, so that no pool that is open here, and no other process, can lose
+//! a device that way. Only labels that are one are wiped; a device without any is left alone.
 
 use super::Engine;
 use super::errors::Answer;

@@ -1,8 +1,10 @@
-//! Pools of the cache file that could not be opened: their devices are missing, or hold something else.
+//! Pools of the cache file that could not be opened: their devices are missing, or hold something
+//! else.
 //!
-//! Such a pool is not forgotten. It is shown as unavailable, with the devices that it wants, so that nobody takes a machine for healthy
-//! whose pool is away; it stays in the cache file, so that the next start looks for it again; and its name is taken. An import opens it
-//! when its devices are there, an export lets it go.
+//! Such a pool is not forgotten. It is shown as unavailable, with the devices that it wants, so
+//! that nobody takes a machine for healthy whose pool is away; it stays in the cache file, so that
+//! the next start looks for it again; and its name is taken. An import opens it when its devices
+//! are there, an export lets it go.
 
 use super::Engine;
 use super::errors::Answer;

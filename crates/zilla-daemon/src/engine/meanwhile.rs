@@ -1,5 +1,5 @@
-//! What is unmounted for a while: something is done that nobody may use the files for, or a new mount
-//! is to heed what an old one cannot.
+//! What is unmounted for a while: something is done that nobody may use the files for, or a new
+//! mount is to heed what an old one cannot.
 //!
 //! What is kept true: it comes back as it was, with the options of that one mount, and at the place
 //! that somebody chose for it, whatever its property says.

@@ -1,9 +1,10 @@
 //! The pools behind the control API: what `zpool` and `zfs` ask, done with the library.
 //!
-//! [`Engine`] holds the imported pools by name. Each [`Pool`](pool::Pool) is an open [`zilla::Pool`] with what
-//! only the daemon knows of it: its alternate root, whether the cache file lists it, its mounts. The folder's other
-//! files are one subject each: making and importing pools, what they look like, their properties and history;
-//! datasets, their properties, snapshots, mounts.
+//! [`Engine`] holds the imported pools by name. Each [`Pool`](pool::Pool) is an open
+//! [`zilla::Pool`] with what only the daemon knows of it: its alternate root, whether the cache
+//! file lists it, its mounts. The folder's other files are one subject each: making and importing
+//! pools, what they look like, their properties and history; datasets, their properties, snapshots,
+//! mounts.
 //!
 //! What it keeps true: the set of pools changes one operation at a time (`changes`), so two imports
 //! of one pool cannot cross; everything within a pool is ordered by the pool's own sync task. A

@@ -1,8 +1,10 @@
-//! Pools on pools: devices that are files of another pool's file systems, or another pool's volumes.
+//! Pools on pools: devices that are files of another pool's file systems, or another pool's
+//! volumes.
 //!
-//! Such a pool comes after the one that it lies on and goes before it. While it is open the file system below is in use, so
-//! that unmounting or exporting that one is refused as it is for any other user. What has to know the order itself is the daemon's
-//! end, which takes all down ([`inner_first`]), and its start, which brings all up (`cache.rs`).
+//! Such a pool comes after the one that it lies on and goes before it. While it is open the file
+//! system below is in use, so that unmounting or exporting that one is refused as it is for any
+//! other user. What has to know the order itself is the daemon's end, which takes all down
+//! ([`inner_first`]), and its start, which brings all up (`cache.rs`).
 
 use super::Engine;
 use super::pool::Pool;
@@ -34,8 +36,8 @@ impl Place {
     }
 }
 
-/// The order in which to close pools, each before what it lies on; and how many of them are to be closed before volumes are
-/// not served any more.
+/// The order in which to close pools, each before what it lies on; and how many of them are to be
+/// closed before volumes are not served any more.
 pub(super) fn inner_first(pools: Vec<Arc<Pool>>, volume_directory: Option<u64>) -> (Vec<Arc<Pool>>, usize) {
     let mut places: Vec<Place> = pools.iter().map(|pool| Place::of(pool, volume_directory)).collect();
     let order = order(&mut places);
@@ -57,7 +59,8 @@ fn order(places: &mut [Place]) -> Vec<usize> {
     order
 }
 
-/// Marks the pools that lie on a pool which lies on a volume. Otherwise that pool would be taken to lean on them.
+/// Marks the pools that lie on a pool which lies on a volume. Otherwise that pool would be taken to
+/// lean on them.
 fn spread_on_volumes(places: &mut [Place]) {
     let lies_above = |places: &[Place], i: usize| {
         places.iter().any(|below| below.on_volumes && !places[i].lies_on.is_disjoint(&below.serves))

@@ -1,8 +1,10 @@
-//! Tunables as files: the module parameters that scripts look for below `/sys/module/zfs/parameters`, in a folder of one's own.
+//! Tunables as files: the module parameters that scripts look for below
+//! `/sys/module/zfs/parameters`, in a folder of one's own.
 //!
-//! Where `ZILLA_PARAMETERS` names a folder, every tunable has a file there with its value. What is written to it counts for whatever
-//! a command asks for after that, and for the rest a moment later. What is no number is not taken, and the file says again what
-//! counts. To begin with that is what `parameters.conf` said, or the default (`configured.rs`).
+//! Where `ZILLA_PARAMETERS` names a folder, every tunable has a file there with its value. What is
+//! written to it counts for whatever a command asks for after that, and for the rest a moment
+//! later. What is no number is not taken, and the file says again what counts. To begin with that
+//! is what `parameters.conf` said, or the default (`configured.rs`).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

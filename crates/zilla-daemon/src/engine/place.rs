@@ -5,8 +5,10 @@
 //! a name at a time, each opened relative to the directory before it and never through a link
 //! unseen; the mount then goes onto the directory that was found, not onto its path.
 //!
-//! * Below an alternate root no link is followed and nothing leads out of it: `..` is refused wherever it comes from.
-//! * Elsewhere the administrator's own links are (a `/home` that lies on another disk), those of ordinary users not.
+//! * Below an alternate root no link is followed and nothing leads out of it: `..` is refused
+//!   wherever it comes from.
+//! * Elsewhere the administrator's own links are (a `/home` that lies on another disk), those of
+//!   ordinary users not.
 //!
 //! Missing directories are made on the way, for everyone to pass, whatever the umask.
 

@@ -1,7 +1,7 @@
 //! Properties of pools: what they are, and `zpool set`.
 //!
-//! Those that are set lie in a ZAP of the MOS (`pool_props`), numbers as numbers, words as their numbers, strings with
-//! their NUL. The rest is counted.
+//! Those that are set lie in a ZAP of the MOS (`pool_props`), numbers as numbers, words as their
+//! numbers, strings with their NUL. The rest is counted.
 
 use super::Engine;
 use super::errors::{Answer, of_pool};

@@ -1,4 +1,5 @@
-//! What OpenZFS tells of each pool among its kstats: `state`, `guid`, its last `txgs`, and `iostats`.
+//! What OpenZFS tells of each pool among its kstats: `state`, `guid`, its last `txgs`, and
+//! `iostats`.
 
 use super::kstats::{Named, Said, Stat};
 use super::pool::Pool;

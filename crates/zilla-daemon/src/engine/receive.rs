@@ -353,8 +353,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Refuses what was sent without `-L` onto what was sent with it. A file of large blocks would be
-    /// taken for another one with smaller blocks, and lose all that the stream does not bring.
+    /// Refuses what was sent without `-L` onto what was sent with it. A file of large blocks would
+    /// be taken for another one with smaller blocks, and lose all that the stream does not bring.
     async fn check_large_blocks(
         &self,
         pool: &Pool,

@@ -1,8 +1,8 @@
-//! What `zfs receive` says of properties, and what becomes of those that a stream brings: `-o` and `-x`, the
-//! package's own, and what a new dataset is encrypted with.
+//! What `zfs receive` says of properties, and what becomes of those that a stream brings: `-o` and
+//! `-x`, the package's own, and what a new dataset is encrypted with.
 //!
-//! What nobody can set is refused before a stream is read; what concerns keys is judged when it is known what
-//! the stream is, and before anything is made.
+//! What nobody can set is refused before a stream is read; what concerns keys is judged when it is
+//! known what the stream is, and before anything is made.
 
 use super::Engine;
 use super::datasets::{CRYPTO, Settled, typed};
@@ -118,8 +118,8 @@ pub(super) fn settings(
     Ok((out, of_snap))
 }
 
-/// Where the key of an encryption root is looked for that comes as it was. What makes no sense here is
-/// not taken.
+/// Where the key of an encryption root is looked for that comes as it was. What makes no sense here
+/// is not taken.
 pub(super) fn key_location(fs: Option<&NvList>, volume: bool) -> Settled {
     let named = fs.filter(|f| f.contains("is_encroot")).and_then(|f| f.list("props"));
     let Some(place) = named.and_then(|l| l.str("keylocation")) else { return Settled::new() };
@@ -128,9 +128,9 @@ pub(super) fn key_location(fs: Option<&NvList>, volume: bool) -> Settled {
 }
 
 impl Engine {
-    /// What a stream's dataset is encrypted with, if it is new. Where nothing is said it is as its parent
-    /// is, but for one that came with properties and not raw: that is of a plain dataset. Of a package `-o`
-    /// is said of the first dataset, and those below inherit from it.
+    /// What a stream's dataset is encrypted with, if it is new. Where nothing is said it is as its
+    /// parent is, but for one that came with properties and not raw: that is of a plain dataset. Of
+    /// a package `-o` is said of the first dataset, and those below inherit from it.
     pub(super) async fn received_crypt(&self, pool: &Pool, part: &Part<'_>) -> Answer<NewCrypt> {
         let (r, b, recursive) = (part.r, &part.begin, part.recursive);
         let resuming = b.features() & feature::RESUMING != 0;

@@ -93,7 +93,8 @@ impl Engine {
         let moved = up_to(&pool, &origin).await?;
         let promoted = pool.zilla.promote(&r.name, moved.len() as u64, who(caller));
         promoted.await.map_err(of_dataset)?;
-        // They are the clone's now: who looked into them through the other's `.zfs` must not keep them in use.
+        // They are the clone's now: who looked into them through the other's `.zfs` must not keep
+        // them in use.
         moved.iter().for_each(|name| pool.forget_snapshot(name));
         let fs = origin.split('@').next().unwrap_or_default();
         if !self.devices_shown(fs).await.is_empty() || !self.devices_shown(&r.name).await.is_empty() {

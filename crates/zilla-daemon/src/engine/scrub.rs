@@ -27,7 +27,8 @@ impl Engine {
             }
         }
         if r.command == ScrubCommand::Start {
-            // Devices that are no longer what they were are found now, not by their blocks one by one.
+            // Devices that are no longer what they were are found now, not by their blocks one by
+            // one.
             let before = scan.is_resilvering();
             pool.zilla.reopen().await.map_err(of_pool)?;
             if !before && scan.is_resilvering() {
@@ -88,7 +89,8 @@ impl Pool {
         self.zilla.scrubber().ok()?.status()
     }
 
-    /// The scrub of known errors under way, or the last one, unless a scrub of everything began since.
+    /// The scrub of known errors under way, or the last one, unless a scrub of everything began
+    /// since.
     pub fn error_scrub(&self) -> Option<ErrorScrub> {
         self.zilla.scrubber().ok()?.error_scrub()
     }

@@ -399,9 +399,9 @@ impl Engine {
         Ok((steps, Some(if told_of { package } else { NvList::new() })))
     }
 
-    /// Holds a head that is to be sent as it is on disk. In a pool that is written nobody may use it: a
-    /// file system must not be mounted; a volume's device, if nobody has it open, is away until the
-    /// stream has ended.
+    /// Holds a head that is to be sent as it is on disk. In a pool that is written nobody may use
+    /// it: a file system must not be mounted; a volume's device, if nobody has it open, is away
+    /// until the stream has ended.
     pub(super) async fn still(&self, pool: &Arc<Pool>, head: &DatasetRef) -> Answer<Hold> {
         if pool.readonly() {
             return Ok(head.hold());

@@ -2,8 +2,8 @@
 //!
 //! NFS is served by the daemon itself, SMB by Samba ([`super::usershares`]). What is shared is a
 //! mount: the file system that the kernel sees is the one that clients see, and the share goes when
-//! it is unmounted. A mount is shared by itself where the property says so; `zfs unshare` takes that
-//! back until it is shared or mounted anew.
+//! it is unmounted. A mount is shared by itself where the property says so; `zfs unshare` takes
+//! that back until it is shared or mounted anew.
 //!
 //! What it keeps true: the table of shares has only what is mounted ([`Shared`] takes its row out
 //! when it is dropped). Clients are let in when the pools of the last run are there, since a file

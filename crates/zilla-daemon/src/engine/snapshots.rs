@@ -76,8 +76,8 @@ fn refusal(e: &zilla::error::Error) -> Option<ApiError> {
 }
 
 impl Engine {
-    /// `zfs rollback`. What is mounted is taken away, also from whoever has a file open, and mounted
-    /// again.
+    /// `zfs rollback`. What is mounted is taken away, also from whoever has a file open, and
+    /// mounted again.
     pub(super) async fn roll_back(&self, r: DatasetRollback) -> Answer<()> {
         let pool = self.pool_of(&r.snapshot)?;
         if pool.readonly() {

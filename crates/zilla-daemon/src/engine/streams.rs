@@ -1,15 +1,17 @@
-//! The pipes of send and receive: taking their descriptors from clients, and reading and writing them.
+//! The pipes of send and receive: taking their descriptors from clients, and reading and writing
+//! them.
 //!
-//! A client hands over a descriptor under a key ([`zilla_control::handover`]); the request that names the key takes it from the
-//! [`Desk`]. A pipe may block for as long as its other end likes, so each has a thread of its own, and a few buffers between
-//! that thread and the engine: the engine waits, no worker of it does.
+//! A client hands over a descriptor under a key ([`zilla_control::handover`]); the request that
+//! names the key takes it from the [`Desk`]. A pipe may block for as long as its other end likes,
+//! so each has a thread of its own, and a few buffers between that thread and the engine: the
+//! engine waits, no worker of it does.
 //!
-//! **A client that dies** closes its connection, which both threads watch beside the pipe: the stream then ends with an error, and the
-//! receive or send with it. So nothing but that watch may wait: a write does not block, whatever the
-//! client made of its descriptor. Two things are left: a file or device that does not answer, and a
-//! terminal that is stopped in the moment between the look and the write.
-//! **One that stops reading** is waited for by a send, whose other end may be a tape or another machine's disks. Where nothing is worth
-//! that (a trace), the writer has a limit.
+//! **A client that dies** closes its connection, which both threads watch beside the pipe: the
+//! stream then ends with an error, and the receive or send with it. So nothing but that watch may
+//! wait: a write does not block, whatever the client made of its descriptor. Two things are left: a
+//! file or device that does not answer, and a terminal that is stopped in the moment between the
+//! look and the write. **One that stops reading** is waited for by a send, whose other end may be a
+//! tape or another machine's disks. Where nothing is worth that (a trace), the writer has a limit.
 
 use super::errors::Answer;
 use bytes::{Bytes, BytesMut};
@@ -201,8 +203,8 @@ enum Outlet {
     /// ours his.
     File(File),
     Socket(OwnedFd),
-    /// It may block, and what is written at a time is what a pipe or terminal that can be written to
-    /// takes at once.
+    /// It may block, and what is written at a time is what a pipe or terminal that can be written
+    /// to takes at once.
     Blocking(File),
 }
 
@@ -225,7 +227,8 @@ impl Outlet {
         let how = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         match rustix::fs::open(same, how, Mode::empty()) {
             Ok(anew) => Ok(Outlet::File(anew.into())),
-            // Another user's, or without /proc, or if its reader is gone, which the first write says.
+            // Another user's, or without /proc, or if its reader is gone, which the first write
+            // says.
             Err(_) => Ok(Outlet::Blocking(fd.into())),
         }
     }

@@ -1,8 +1,8 @@
 //! File systems that are taken from whoever has them: unmounted by force under open files, for a
 //! rollback, or never mounted after all.
 //!
-//! What is kept true: a dataset's files are one mount's. Whoever still has the files of another gets
-//! EIO from then on ([`Filesystem::revoke`]), and then the dataset is free for the next.
+//! What is kept true: a dataset's files are one mount's. Whoever still has the files of another
+//! gets EIO from then on ([`Filesystem::revoke`]), and then the dataset is free for the next.
 
 use super::errors::Answer;
 use super::meanwhile::Earlier;
@@ -30,9 +30,9 @@ impl Drop for Unused {
     }
 }
 
-/// Takes a file system from whoever may still have it: files of what was unmounted by force, what was
-/// looked into of its snapshots, and what frees files in the background. Then others may open the
-/// dataset.
+/// Takes a file system from whoever may still have it: files of what was unmounted by force, what
+/// was looked into of its snapshots, and what frees files in the background. Then others may open
+/// the dataset.
 pub(super) async fn take_back(name: &str, fs: &Filesystem) {
     let taken = async {
         if let Err(e) = fs.zfs().flush_atimes().await {
@@ -57,7 +57,8 @@ fn is_mounted_below(at: &Path) -> bool {
     mountinfo::mounted().map_or(true, |all| all.iter().any(|m| m.path != at && m.path.starts_with(at)))
 }
 
-/// Whether there are copies of a mount that stay. A container that starts has all mounts for a moment.
+/// Whether there are copies of a mount that stay. A container that starts has all mounts for a
+/// moment.
 async fn keeps_copies(device: u64) -> bool {
     let begun = Instant::now();
     while zilla_env::apart(move || mountinfo::has_copies(device)).await.unwrap_or(false) {
@@ -70,11 +71,11 @@ async fn keeps_copies(device: u64) -> bool {
 }
 
 impl Pool {
-    /// Unmounts one that is to be rolled back, in which nothing else of the pool is mounted any more.
-    /// As OpenZFS goes back under open files, so does this: what they were is gone. Only where
-    /// something else is mounted in it, which would go with it, does it have to be free. A copy of
-    /// the mount, which a container has or a bind mount is, could not be given back: where there
-    /// is one nothing is done.
+    /// Unmounts one that is to be rolled back, in which nothing else of the pool is mounted any
+    /// more. As OpenZFS goes back under open files, so does this: what they were is gone. Only
+    /// where something else is mounted in it, which would go with it, does it have to be free. A
+    /// copy of the mount, which a container has or a bind mount is, could not be given back: where
+    /// there is one nothing is done.
     pub(super) async fn unmount_for_rollback(
         &self,
         name: &str,

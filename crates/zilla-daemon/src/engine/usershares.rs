@@ -1,10 +1,10 @@
 //! File systems shared over SMB: `sharesmb`, by Samba's usershares.
 //!
-//! Samba takes shares at run time from whoever it permits, a file each in a folder of its own, which
-//! its program `net` writes (`net usershare add | delete | info`). That program is run here, with a
-//! vector of arguments and never by a shell. As in OpenZFS a share is named after its dataset, with
-//! `_` for what may not stand in a share's name; it is everybody's whom Samba knows, the modes and
-//! ACLs of the files decide the rest, and guests stay outside.
+//! Samba takes shares at run time from whoever it permits, a file each in a folder of its own,
+//! which its program `net` writes (`net usershare add | delete | info`). That program is run here,
+//! with a vector of arguments and never by a shell. As in OpenZFS a share is named after its
+//! dataset, with `_` for what may not stand in a share's name; it is everybody's whom Samba knows,
+//! the modes and ACLs of the files decide the rest, and guests stay outside.
 //!
 //! What it keeps true: no name is taken from anybody, neither from another file system whose name
 //! comes to the same nor from a usershare that somebody else made. A share is written to the state
@@ -16,9 +16,9 @@
 //! One `net` runs at a time. One that hangs is ended after [`LONGEST`], and none is tried for
 //! [`PAUSE`] then, so that an import of a thousand shares is not a thousand times as long.
 //!
-//! **Deliberately absent.** Options other than `on` and `off`: OpenZFS has none on Linux either. Who
-//! is connected when a share is taken back: Samba lets him finish, and files that he has open keep
-//! the mount in use, as any others do.
+//! **Deliberately absent.** Options other than `on` and `off`: OpenZFS has none on Linux either.
+//! Who is connected when a share is taken back: Samba lets him finish, and files that he has open
+//! keep the mount in use, as any others do.
 
 use parking_lot::Mutex as Lock;
 use std::collections::BTreeMap;

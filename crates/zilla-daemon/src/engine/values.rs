@@ -111,8 +111,8 @@ fn text(desc: &PropDesc, value: &Value) -> String {
     }
 }
 
-/// Adds what streams brought of the properties `wanted`: where something else counts it has a row for
-/// what does, and where nothing does one that says so.
+/// Adds what streams brought of the properties `wanted`: where something else counts it has a row
+/// for what does, and where nothing does one that says so.
 pub(super) async fn received(ds: &DatasetRef, wanted: &[String], shown: &mut DatasetInfo) -> Result<()> {
     for (name, value) in ds.received_properties().await? {
         let words = match props::dataset_prop(&name) {

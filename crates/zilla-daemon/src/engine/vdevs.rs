@@ -98,8 +98,8 @@ impl Engine {
     }
 
     /// A device that is to be replaced by what is in its place now may still be open here, though
-    /// another was put there, or all of it was overwritten. Then it is let go of, if the others have
-    /// what it had; true if so.
+    /// another was put there, or all of it was overwritten. Then it is let go of, if the others
+    /// have what it had; true if so.
     async fn let_go_of_changed(&self, pool: &Pool, r: &VdevAttach) -> bool {
         let leaf = pool.zilla.vdevs().find(r.guid).filter(|l| r.replace && l.is_readable);
         let Some(old) = leaf.and_then(|l| l.path) else { return false };

@@ -2,9 +2,10 @@
 //! spares are called in, and new devices take the place of failed ones where the pool wants that
 //! (`autoreplace.rs`).
 //!
-//! Each pool is looked at once a second, which costs nothing where nothing has gone wrong; a spare is looked for when a device
-//! has been judged, and now and then as long as one is in need. A pool whose devices hang keeps nobody but itself waiting. The engine
-//! does nothing of this by itself: who embeds it decides.
+//! Each pool is looked at once a second, which costs nothing where nothing has gone wrong; a spare
+//! is looked for when a device has been judged, and now and then as long as one is in need. A pool
+//! whose devices hang keeps nobody but itself waiting. The engine does nothing of this by itself:
+//! who embeds it decides.
 
 use super::Engine;
 use super::pool::Pool;

@@ -1,11 +1,13 @@
 //! A user's commands for events, as OpenZFS's event daemon runs its zedlets.
 //!
-//! In the folder `zed.d` of the state folder, the programs whose names begin with `all-`, or with an event's class or the last part of it and a
-//! dash (`statechange-mail`, `scrub_finish-mail`), are run for each event, in the order of their names. What is known of the
-//! event is in their environment, under the names that zedlets know (`ZEVENT_POOL`, `ZEVENT_VDEV_PATH`, ...).
+//! In the folder `zed.d` of the state folder, the programs whose names begin with `all-`, or with
+//! an event's class or the last part of it and a dash (`statechange-mail`, `scrub_finish-mail`),
+//! are run for each event, in the order of their names. What is known of the event is in their
+//! environment, under the names that zedlets know (`ZEVENT_POOL`, `ZEVENT_VDEV_PATH`, ...).
 //!
-//! One runs at a time, and none longer than [`LONGEST`]; events that come meanwhile wait in the ring, which is bounded, so a flood of
-//! events costs the oldest of them and nothing else. The daemon runs what only its own user could have put there.
+//! One runs at a time, and none longer than [`LONGEST`]; events that come meanwhile wait in the
+//! ring, which is bounded, so a flood of events costs the oldest of them and nothing else. The
+//! daemon runs what only its own user could have put there.
 
 use super::Engine;
 use std::collections::VecDeque;

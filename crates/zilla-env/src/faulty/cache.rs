@@ -47,7 +47,8 @@ impl Unflushed {
         }
     }
 
-    /// What a flush that starts now has to hand down, and the number to forget up to when that is done.
+    /// What a flush that starts now has to hand down, and the number to forget up to when that is
+    /// done.
     fn snapshot(&self) -> (Vec<IoOp>, u64) {
         let ops = self.writes.iter().map(|(_, change)| match change.clone() {
             Change::Data(offset, data) => IoOp::Write { offset, data },
@@ -68,7 +69,8 @@ impl Unflushed {
     }
 }
 
-/// The part of `buf` (which begins at `offset`) that a change at `at` covers, and from where in the change.
+/// The part of `buf` (which begins at `offset`) that a change at `at` covers, and from where in the
+/// change.
 fn lay(offset: u64, buf: &mut IoBuf, at: u64, len: u64, put: impl FnOnce(&mut [u8], usize)) {
     let from = offset.max(at);
     let to = (offset + buf.len() as u64).min(at + len);
@@ -77,8 +79,8 @@ fn lay(offset: u64, buf: &mut IoBuf, at: u64, len: u64, put: impl FnOnce(&mut [u
     }
 }
 
-/// Hands everything down and flushes. One write after the other, because later ones may cover earlier ones; and they
-/// stay in the cache, seen by reads, until all are down.
+/// Hands everything down and flushes. One write after the other, because later ones may cover
+/// earlier ones; and they stay in the cache, seen by reads, until all are down.
 pub(super) async fn flush(cache: &parking_lot::Mutex<Unflushed>, below: &dyn Device) -> crate::IoResult {
     let (ops, number) = cache.lock().snapshot();
     for op in ops {

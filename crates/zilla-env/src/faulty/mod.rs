@@ -1,8 +1,8 @@
 //! Faulty devices: another device that goes wrong by rule.
 //!
-//! Rules are tried in the order they were added; the first that strikes decides what happens to an operation. They can be
-//! added and cleared while the device is in use. Apart from them the device may keep unflushed writes in a cache of
-//! its own and lose them on demand, as a power cut would.
+//! Rules are tried in the order they were added; the first that strikes decides what happens to an
+//! operation. They can be added and cleared while the device is in use. Apart from them the device
+//! may keep unflushed writes in a cache of its own and lose them on demand, as a power cut would.
 
 mod cache;
 mod rules;

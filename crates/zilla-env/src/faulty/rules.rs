@@ -10,7 +10,8 @@ use crate::IoOp;
 pub enum Fault {
     /// Fails with this errno, without being done.
     Error(i32),
-    /// Bits flip in the data: of a read on its way up (the disk is sound), of a write on its way down (and stay).
+    /// Bits flip in the data: of a read on its way up (the disk is sound), of a write on its way
+    /// down (and stay).
     FlipBits {
         count: usize,
     },

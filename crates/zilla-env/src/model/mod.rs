@@ -1,12 +1,13 @@
 //! Modelled devices: another device that takes as long as a real one of some kind would.
 //!
-//! The figures come from a [`Profile`]; the arithmetic is in `timing`; this file delays each operation by the world's
-//! clock, so a modelled disk behaves the same in real and in virtual time. In virtual time the same operations at the
-//! same times take the same time in every run.
+//! The figures come from a [`Profile`]; the arithmetic is in `timing`; this file delays each
+//! operation by the world's clock, so a modelled disk behaves the same in real and in virtual time.
+//! In virtual time the same operations at the same times take the same time in every run.
 //!
-//! A delayed operation reaches the device below when its time is up. Reads of what is still on its way see the old
-//! contents, as the trait allows: only completed writes are visible. A modelled cache is a matter of time only; what a
-//! cut loses is the simulator's and the faulty device's business.
+//! A delayed operation reaches the device below when its time is up. Reads of what is still on its
+//! way see the old contents, as the trait allows: only completed writes are visible. A modelled
+//! cache is a matter of time only; what a cut loses is the simulator's and the faulty device's
+//! business.
 
 mod platter;
 mod profile;

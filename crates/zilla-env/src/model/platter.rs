@@ -1,9 +1,11 @@
-//! The medium of a disk: an arm, a platter that turns with time, and a cache of writes that it works off in the order that suits it.
+//! The medium of a disk: an arm, a platter that turns with time, and a cache of writes that it
+//! works off in the order that suits it.
 //!
-//! Where on the circle an offset lies follows from the disk's rate: a track holds what passes under the head in a turn. An access waits for the
-//! arm, if it goes to another track, and then until its sector comes by; what follows at once on the last access waits for neither, and what comes a
-//! moment too late waits for nearly a whole turn. Of the cached writes the nearest in time comes next, among the oldest [`CHOICE`].
-//! Reads come before them, but do not break off what has begun.
+//! Where on the circle an offset lies follows from the disk's rate: a track holds what passes under
+//! the head in a turn. An access waits for the arm, if it goes to another track, and then until its
+//! sector comes by; what follows at once on the last access waits for neither, and what comes a
+//! moment too late waits for nearly a whole turn. Of the cached writes the nearest in time comes
+//! next, among the oldest [`CHOICE`]. Reads come before them, but do not break off what has begun.
 
 use std::time::Duration;
 
@@ -30,7 +32,8 @@ pub(super) struct Platter {
     /// Commands it takes at once, and when those that somebody waits for will be done.
     queue: usize,
     waited_for: Vec<Duration>,
-    /// Cached writes that have not begun, in the order they came in: offset, length, when they came.
+    /// Cached writes that have not begun, in the order they came in: offset, length, when they
+    /// came.
     cached: Vec<(u64, u64, Duration)>,
     bytes: u64,
 }
@@ -75,8 +78,9 @@ impl Platter {
         if wait + SLACK > self.turn { arm } else { arm + wait }
     }
 
-    /// An access that somebody waits for: when it is done. What waits in the queue is done in the order that suits, which shortens the ways: to
-    /// a half with 32 to choose from, about what NCQ gains.
+    /// An access that somebody waits for: when it is done. What waits in the queue is done in the
+    /// order that suits, which shortens the ways: to a half with 32 to choose from, about what NCQ
+    /// gains.
     pub(super) fn access(&mut self, arrived: Duration, offset: u64, len: u64) -> Duration {
         self.work_until(arrived);
         self.waited_for.retain(|&done| done > arrived);
@@ -95,7 +99,8 @@ impl Platter {
         self.bytes += len;
     }
 
-    /// The best of the cached writes, as things stand now: its place in the list, and when it begins and ends.
+    /// The best of the cached writes, as things stand now: its place in the list, and when it
+    /// begins and ends.
     fn next(&self) -> Option<(usize, Duration, Duration)> {
         let start = self.free.max(self.cached.first()?.2);
         let ready = self.cached.iter().take(CHOICE).enumerate().filter(|(_, w)| w.2 <= start);
@@ -150,7 +155,8 @@ mod tests {
         let mut d = disk();
         assert_eq!(d.access(Duration::ZERO, 0, 100_000), MS);
         assert_eq!(d.access(MS, 100_000, 100_000), 2 * MS);
-        // Half a millisecond later the place behind it has passed; one that lies farther on comes by.
+        // Half a millisecond later the place behind it has passed; one that lies farther on comes
+        // by.
         let (late, start) = (&mut d.clone(), 2 * MS + MS / 2);
         assert_eq!(late.access(start, 200_000, 100_000), 13 * MS);
         assert_eq!(d.access(start, 250_000, 100_000), 3 * MS + MS / 2);

@@ -1,4 +1,5 @@
-//! What a kind of device costs, from a small text file: lines of `name = value`, `#` begins a comment.
+//! What a kind of device costs, from a small text file: lines of `name = value`, `#` begins a
+//! comment.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! When an operation would be done: the arithmetic of a modelled device, free of I/O and of tasks.
 //!
-//! A command crosses the bus and uses the medium. That of a disk is a platter (`platter.rs`). Flash has channels, as many as it reads
-//! pages at once, which find the place, and one data path, which every byte passes at the medium's rate. Reads wait for that.
-//! Writes are acknowledged from the cache as long as it has room; the medium works the cached ones off in the time that reads leave
+//! A command crosses the bus and uses the medium. That of a disk is a platter (`platter.rs`). Flash
+//! has channels, as many as it reads pages at once, which find the place, and one data path, which
+//! every byte passes at the medium's rate. Reads wait for that. Writes are acknowledged from the
+//! cache as long as it has room; the medium works the cached ones off in the time that reads leave
 //! it. A flush waits until all that was cached is written.
 
 use std::collections::VecDeque;

@@ -1,26 +1,33 @@
 //! Calls that may wait for a file system which this very process serves.
 //!
-//! A file may lie in a file system that is mounted by FUSE, and the server behind it may be this process: a pool on files
-//! of another pool. A thread that reads, writes or only looks at such a file sleeps in the kernel until the server has
-//! answered, and no signal wakes it once the server has taken the request. Two things follow.
+//! A file may lie in a file system that is mounted by FUSE, and the server behind it may be this
+//! process: a pool on files of another pool. A thread that reads, writes or only looks at such a
+//! file sleeps in the kernel until the server has answered, and no signal wakes it once the server
+//! has taken the request. Two things follow.
 //!
-//! * The server must not need that thread. So such calls are made on threads that do nothing else: one for each call here,
-//!   a few for each device ([`super::served`]). Never by a worker of the executor, by a thread that serves a mount, or by the
-//!   workers of io_uring, which all devices share.
-//! * When the process is killed, such a thread ends only after its call has failed. The call fails when the kernel aborts
-//!   the server's connection, which it does when the last descriptor of `/dev/fuse` is closed, which is when the last thread
-//!   that shares the process's descriptor table has ended. So these threads do not share it: each has a table of its own,
-//!   with nothing in it but what it works on. All others end, the connection breaks, the call fails, and the thread ends.
+//! * The server must not need that thread. So such calls are made on threads that do nothing else:
+//!   one for each call here, a few for each device ([`super::served`]). Never by a worker of the
+//!   executor, by a thread that serves a mount, or by the workers of io_uring, which all devices
+//!   share.
+//! * When the process is killed, such a thread ends only after its call has failed. The call fails
+//!   when the kernel aborts the server's connection, which it does when the last descriptor of
+//!   `/dev/fuse` is closed, which is when the last thread that shares the process's descriptor
+//!   table has ended. So these threads do not share it: each has a table of its own, with nothing
+//!   in it but what it works on. All others end, the connection breaks, the call fails, and the
+//!   thread ends.
 //!
-//! The way to a file is the same trouble as the file: a lookup, a `stat`, a `mount` on a directory may each be a request. Nobody can
-//! say beforehand where a path leads, so every call by path of a user's choice is made this way.
+//! The way to a file is the same trouble as the file: a lookup, a `stat`, a `mount` on a directory
+//! may each be a request. Nobody can say beforehand where a path leads, so every call by path of a
+//! user's choice is made this way.
 //!
-//! What is kept true: on such a thread a descriptor's number may mean another file than in the rest of the process. So what runs there
-//! uses only the descriptors that it is given or opens itself; it wakes nobody, completes nothing and logs nothing. What it
-//! brings is delivered by one thread that shares the process's table, and descriptors are passed on over a socket.
+//! What is kept true: on such a thread a descriptor's number may mean another file than in the rest
+//! of the process. So what runs there uses only the descriptors that it is given or opens itself;
+//! it wakes nobody, completes nothing and logs nothing. What it brings is delivered by one thread
+//! that shares the process's table, and descriptors are passed on over a socket.
 //!
-//! A core dump waits for every thread to stop, so for these too, while the server stands still: the process would never
-//! end. So once there is a device that waits for a server, there are no core dumps ([`no_core_dump`]).
+//! A core dump waits for every thread to stop, so for these too, while the server stands still: the
+//! process would never end. So once there is a device that waits for a server, there are no core
+//! dumps ([`no_core_dump`]).
 
 use std::cell::Cell;
 use std::future::Future;
@@ -47,7 +54,8 @@ pub(super) type Delivery = Box<dyn FnOnce() + Send>;
 /// Where deliveries go; made with the first one who needs it.
 static DELIVERIES: Mutex<Option<Sender<Delivery>>> = Mutex::new(None);
 
-/// Descriptors below this are the standard ones, which every table has: a panic's last words go there.
+/// Descriptors below this are the standard ones, which every table has: a panic's last words go
+/// there.
 const FIRST: RawFd = 3;
 /// More descriptors than this are not passed on by one call.
 const MOST: usize = 8;
@@ -57,7 +65,8 @@ thread_local! {
     static APART: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The way back. Asked for by a thread that shares the process's table, for whom it starts inherits its own.
+/// The way back. Asked for by a thread that shares the process's table, for whom it starts inherits
+/// its own.
 pub(super) fn deliveries() -> io::Result<Sender<Delivery>> {
     let mut made = DELIVERIES.lock();
     if let Some(to) = &*made {
@@ -74,7 +83,8 @@ fn deliver(from: &Receiver<Delivery>) {
     }
 }
 
-/// A panic on one of these threads leaves somebody waiting for ever, perhaps with descriptors that are not what they seem.
+/// A panic on one of these threads leaves somebody waiting for ever, perhaps with descriptors that
+/// are not what they seem.
 pub(super) fn or_abort<T>(f: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| process::abort())
 }
@@ -90,8 +100,9 @@ pub(super) fn no_core_dump() {
 pub(super) struct OwnTable(bool);
 
 impl OwnTable {
-    /// Leaves the process's table for one that has only the standard descriptors and `keep`, by the same numbers. Where the
-    /// kernel refuses (before Linux 5.9) the thread stays as it is, and works, only then a kill may wait for it.
+    /// Leaves the process's table for one that has only the standard descriptors and `keep`, by the
+    /// same numbers. Where the kernel refuses (before Linux 5.9) the thread stays as it is, and
+    /// works, only then a kill may wait for it.
     pub(super) fn enter(keep: &[RawFd]) -> OwnTable {
         let mut keep: Vec<RawFd> = keep.iter().copied().filter(|fd| *fd >= FIRST).collect();
         keep.sort_unstable();
@@ -120,8 +131,8 @@ impl Drop for OwnTable {
 }
 
 fn close_range(first: RawFd, last: RawFd, flags: libc::c_uint) -> bool {
-    // SAFETY: takes numbers. What it closes is in a table that only the calling thread has: the first call makes that, the
-    // others are made only after it did.
+    // SAFETY: takes numbers. What it closes is in a table that only the calling thread has: the
+    // first call makes that, the others are made only after it did.
     unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) == 0 }
 }
 
@@ -130,8 +141,8 @@ pub async fn apart<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static)
     apart_with(Vec::new(), move |_| Ok((call(), Vec::new()))).await.map(|(value, _)| value)
 }
 
-/// The same for a call that needs descriptors or brings some (no more than eight). It goes on if nobody waits for it any more. From
-/// within such a call another is just made.
+/// The same for a call that needs descriptors or brings some (no more than eight). It goes on if
+/// nobody waits for it any more. From within such a call another is just made.
 pub async fn apart_with<T: Send + 'static>(
     keep: Vec<OwnedFd>,
     call: impl FnOnce(&[BorrowedFd<'_>]) -> io::Result<(T, Vec<OwnedFd>)> + Send + 'static,
@@ -150,7 +161,8 @@ pub async fn apart_with<T: Send + 'static>(
         numbers.push(wire);
         let table = OwnTable::enter(&numbers);
         APART.set(true);
-        // Numbers mean the same in both tables; it is the process's own that are closed, by the delivery.
+        // Numbers mean the same in both tables; it is the process's own that are closed, by the
+        // delivery.
         let kept = &numbers[..keep.len()];
         let passed = or_abort(|| run_and_pass(call, kept, wire));
         drop(table);
@@ -172,7 +184,8 @@ fn run_and_pass<T>(
     kept: &[RawFd],
     wire: RawFd,
 ) -> io::Result<(T, usize)> {
-    // SAFETY: each is open in this thread's table, which nobody else changes, until the call is over.
+    // SAFETY: each is open in this thread's table, which nobody else changes, until the call is
+    // over.
     let kept: Vec<BorrowedFd<'_>> = kept.iter().map(|fd| unsafe { BorrowedFd::borrow_raw(*fd) }).collect();
     let (value, brought) = call(&kept)?;
     if brought.is_empty() {

@@ -1,5 +1,5 @@
-//! Worker threads: a work-stealing executor. A task woken by a worker runs next on that worker, so a request
-//! that need not wait runs to completion without a thread switch.
+//! Worker threads: a work-stealing executor. A task woken by a worker runs next on that worker, so
+//! a request that need not wait runs to completion without a thread switch.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,8 +40,9 @@ impl Workers {
 }
 
 fn work(executor: &Executor<'static>, stopped: IoFuture) {
-    // A panic that reaches this point is a bug in a task nobody waits for. State may be half changed, and what is on
-    // disk is always a whole transaction group: dying is the safe way out, going on is not.
+    // A panic that reaches this point is a bug in a task nobody waits for. State may be half
+    // changed, and what is on disk is always a whole transaction group: dying is the safe way out,
+    // going on is not.
     let ran = catch_unwind(AssertUnwindSafe(|| {
         let mut main = pin!(executor.run(stopped));
         let _stopped = park_on(|cx| main.as_mut().poll(cx));

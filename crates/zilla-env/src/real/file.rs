@@ -1,9 +1,10 @@
 //! A file or block device: what all three ways of doing I/O share, and the blocking way itself.
 //!
-//! A device opened for direct I/O has a second, buffered descriptor for reads and writes that are not aligned to what
-//! the file system demands; the kernel keeps the two coherent. Data in memory that is not aligned is copied
-//! into a buffer that is. Direct I/O is only used where the unit is the 512 bytes that every caller's blocks are a
-//! multiple of (or the block device's own sector), so the buffered way is never next to a direct one in a sector.
+//! A device opened for direct I/O has a second, buffered descriptor for reads and writes that are
+//! not aligned to what the file system demands; the kernel keeps the two coherent. Data in memory
+//! that is not aligned is copied into a buffer that is. Direct I/O is only used where the unit is
+//! the 512 bytes that every caller's blocks are a multiple of (or the block device's own sector),
+//! so the buffered way is never next to a direct one in a sector.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,7 +30,8 @@ pub(super) struct Align {
 }
 
 pub(super) struct FileCore {
-    /// The descriptor that holds the lock; buffered, unless there is nothing but direct I/O to be had.
+    /// The descriptor that holds the lock; buffered, unless there is nothing but direct I/O to be
+    /// had.
     pub plain: OwnedFd,
     pub direct: Option<(OwnedFd, Align)>,
     pub size: AtomicU64,
@@ -159,7 +161,8 @@ impl FileCore {
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
-        // A hole reads as zeroes and costs the host no space; devices without holes may still have a zeroing command.
+        // A hole reads as zeroes and costs the host no space; devices without holes may still have
+        // a zeroing command.
         for how in [FallocateFlags::PUNCH_HOLE, FallocateFlags::ZERO_RANGE] {
             match fallocate(&self.plain, how | FallocateFlags::KEEP_SIZE, offset, len) {
                 Ok(()) => return Ok(()),

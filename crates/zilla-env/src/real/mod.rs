@@ -1,16 +1,19 @@
 //! The real world: threads, the kernel's clock and randomness, files and block devices.
 //!
-//! Three ways to do a device's I/O, chosen when it is opened (`ZILLA_IO=inline|uring|threads` forces one):
+//! Three ways to do a device's I/O, chosen when it is opened (`ZILLA_IO=inline|uring|threads`
+//! forces one):
 //!
-//! * *inline*: the submitting thread makes the system call itself. Only for files in memory (tmpfs, ramfs), which
-//!   never wait for anything: the I/O is a copy, and handing it to another thread would cost more than the copy.
+//! * *inline*: the submitting thread makes the system call itself. Only for files in memory (tmpfs,
+//!   ramfs), which never wait for anything: the I/O is a copy, and handing it to another thread
+//!   would cost more than the copy.
 //! * *io_uring*: a batch is one system call; one thread reaps completions.
-//! * *threads*: positioned reads and writes on a few threads of the device's own, where io_uring is refused (most containers).
+//! * *threads*: positioned reads and writes on a few threads of the device's own, where io_uring is
+//!   refused (most containers).
 //!
 //! A thread that would only sleep until its I/O is done may do it itself ([`crate::patience`]).
 //!
-//! What lies in a file system that FUSE serves is always on threads of its own (`served.rs`), and paths are always looked at on
-//! such (`apart.rs`): the server may be this process.
+//! What lies in a file system that FUSE serves is always on threads of its own (`served.rs`), and
+//! paths are always looked at on such (`apart.rs`): the server may be this process.
 
 mod apart;
 mod executor;
@@ -71,8 +74,8 @@ impl Default for RealConfig {
     }
 }
 
-/// The real world with `threads` worker threads (0: as many as there are cores). They end when the last clone of
-/// the environment is gone.
+/// The real world with `threads` worker threads (0: as many as there are cores). They end when the
+/// last clone of the environment is gone.
 pub fn real_env(threads: usize) -> Env {
     let mut config = RealConfig::default();
     if threads > 0 {

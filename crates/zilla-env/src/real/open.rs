@@ -1,7 +1,7 @@
 //! Opens files and block devices, and handles the few small files of the engine.
 //!
-//! A path may lead into a file system that this process serves itself, so all of it is done apart (`apart.rs`): what opens a
-//! device looks at it there too, and the open descriptors are passed on.
+//! A path may lead into a file system that this process serves itself, so all of it is done apart
+//! (`apart.rs`): what opens a device looks at it there too, and the open descriptors are passed on.
 
 use std::fs;
 use std::io::{self, Write};
@@ -108,7 +108,8 @@ impl Found {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let access = if mode.write { OFlags::RDWR } else { OFlags::RDONLY } | OFlags::CLOEXEC;
-        // On a block device O_EXCL keeps out mounts and other exclusive users; on a file it would mean something else.
+        // On a block device O_EXCL keeps out mounts and other exclusive users; on a file it would
+        // mean something else.
         let excl = if is_block_dev && mode.exclusive { OFlags::EXCL } else { OFlags::empty() };
         let plain = match open(path, access | excl, Mode::empty()) {
             Err(Errno::BUSY) => return Err(busy(path, block_holder(path))),
@@ -153,7 +154,8 @@ impl Found {
     }
 }
 
-/// A second descriptor of the same file for direct I/O, where its file system has that in units of a sector.
+/// A second descriptor of the same file for direct I/O, where its file system has that in units of
+/// a sector.
 fn open_direct(plain: &OwnedFd, access: OFlags, sector: u32) -> Option<(OwnedFd, Align)> {
     const DIOALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
     let stat = statx(plain, "", AtFlags::EMPTY_PATH, DIOALIGN).ok()?;
@@ -161,7 +163,8 @@ fn open_direct(plain: &OwnedFd, access: OFlags, sector: u32) -> Option<(OwnedFd,
     let align = if told {
         Align { memory: stat.stx_dio_mem_align as usize, offset: stat.stx_dio_offset_align as u64 }
     } else {
-        // Kernels before 6.1 do not tell. A sector of its own is what a block device takes; of a file it is unknown.
+        // Kernels before 6.1 do not tell. A sector of its own is what a block device takes; of a
+        // file it is unknown.
         Align { memory: crate::PAGE, offset: sector as u64 }
     };
     let usable = align.offset.is_power_of_two()
@@ -186,10 +189,12 @@ fn busy(path: &Path, holder: Option<String>) -> io::Error {
     io::Error::new(io::ErrorKind::ResourceBusy, format!("{} is in use by {by}", path.display()))
 }
 
-/// A process that was killed with I/O under way keeps its locks until that is done, a moment longer than it lives. Within a container the table
-/// does not name it any more, nor one of another container.
+/// A process that was killed with I/O under way keeps its locks until that is done, a moment longer
+/// than it lives. Within a container the table does not name it any more, nor one of another
+/// container.
 const LAST_IO: Duration = Duration::from_secs(5);
-/// What this process has closed may be locked a moment longer: a child has a copy of its parent's files between fork and exec.
+/// What this process has closed may be locked a moment longer: a child has a copy of its parent's
+/// files between fork and exec.
 const LAST_CHILD: Duration = Duration::from_millis(200);
 
 fn lock(file: &OwnedFd, path: &Path, stat: &Stat) -> io::Result<()> {
@@ -332,8 +337,9 @@ fn list(dir: &Path) -> io::Result<Vec<DirEntry>> {
     Ok(entries)
 }
 
-/// Writes beside the file, makes that stable, and renames it over: a crash leaves the old file or the new one. In a folder that others can
-/// write to the file beside it may lead elsewhere: it is made anew.
+/// Writes beside the file, makes that stable, and renames it over: a crash leaves the old file or
+/// the new one. In a folder that others can write to the file beside it may lead elsewhere: it is
+/// made anew.
 fn replace(path: &Path, data: &[u8]) -> io::Result<()> {
     if fs::symlink_metadata(path).is_ok_and(|m| !m.is_file() && !m.is_symlink()) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));

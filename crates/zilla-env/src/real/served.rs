@@ -1,13 +1,17 @@
-//! Devices whose I/O waits for a FUSE server: files in a file system that is mounted by FUSE, and block devices that lead to one.
+//! Devices whose I/O waits for a FUSE server: files in a file system that is mounted by FUSE, and
+//! block devices that lead to one.
 //!
-//! The server may be this very process. Then a write here ends only after a pool below has taken it, with the threads and
-//! devices that it needs for that; so nothing they need may wait here ([`super::apart`] has the whole of it). Such a device
-//! neither uses io_uring, of whose few workers the pool below may need one, nor is its I/O ever done by the thread that submits it. It has
-//! a few threads of its own: of its own, because a third pool may lie on the second, and what waits for the second's device must
-//! not keep those from the third; a few, because each waits for one answer.
+//! The server may be this very process. Then a write here ends only after a pool below has taken
+//! it, with the threads and devices that it needs for that; so nothing they need may wait here
+//! ([`super::apart`] has the whole of it). Such a device neither uses io_uring, of whose few
+//! workers the pool below may need one, nor is its I/O ever done by the thread that submits it. It
+//! has a few threads of its own: of its own, because a third pool may lie on the second, and what
+//! waits for the second's device must not keep those from the third; a few, because each waits for
+//! one answer.
 //!
-//! A block device leads to FUSE through a loop device, or a mapped one that stands on it. Network block devices (NBD) count
-//! too: their server is a process, which may be this one, with its volumes.
+//! A block device leads to FUSE through a loop device, or a mapped one that stands on it. Network
+//! block devices (NBD) count too: their server is a process, which may be this one, with its
+//! volumes.
 
 use std::fs;
 use std::io;
@@ -24,7 +28,8 @@ use super::threads::ThreadPool;
 use crate::fence::{Fence, refused};
 use crate::{Device, DeviceInfo, Io, patience};
 
-/// As many requests wait for the server at once. One may be a flush, and a pool's queues give a device up to ten of a kind.
+/// As many requests wait for the server at once. One may be a flush, and a pool's queues give a
+/// device up to ten of a kind.
 const THREADS: usize = 8;
 
 /// `statfs` says so of what FUSE serves (`FUSE_SUPER_MAGIC`, linux/magic.h).
@@ -60,7 +65,8 @@ impl ServedDevice {
                     Some(fence) if op.modifies() && !fence.allows() => Err(refused()),
                     _ => core.prepare(op).and_then(|op| core.run(op)),
                 };
-                // The last who knows the file closes it, and must have the process's table for that.
+                // The last who knows the file closes it, and must have the process's table for
+                // that.
                 let delivery = move || {
                     drop(core);
                     done.complete(result);
@@ -100,13 +106,15 @@ impl Device for ServedDevice {
 }
 
 impl Drop for ServedDevice {
-    /// Whoever exports a pool may unmount next what its devices lie on: then nothing may hold them any more.
+    /// Whoever exports a pool may unmount next what its devices lie on: then nothing may hold them
+    /// any more.
     fn drop(&mut self) {
         self.crew.stop();
     }
 }
 
-/// The file system (or the network block device) whose server a block device waits for, by its number.
+/// The file system (or the network block device) whose server a block device waits for, by its
+/// number.
 pub(super) fn server_below(device: u64) -> Option<u64> {
     below(device, &Mounts::now(), DEPTH)
 }

@@ -22,8 +22,8 @@ const MAX_THREADS: usize = 16;
 /// up what the process may have. Every device gets on with one.
 const MOST_EXTRA: usize = 256;
 const IDLE: Duration = Duration::from_secs(5);
-/// How long a pool that ends waits for its threads. They have nothing to do but to close what they hold, unless one is kept by
-/// a device that does not answer.
+/// How long a pool that ends waits for its threads. They have nothing to do but to close what they
+/// hold, unless one is kept by a device that does not answer.
 const ENDING: Duration = Duration::from_millis(200);
 
 /// How many there are. Taken with the state of a pool held, never the other way round.

@@ -117,7 +117,8 @@ impl Drop for Sleep {
 
 fn run(timer: &Timer) {
     let mut state = timer.state.lock();
-    // Sleepers outlive the clock only in tasks that are being dropped; serve them until none is left.
+    // Sleepers outlive the clock only in tasks that are being dropped; serve them until none is
+    // left.
     while !(state.stop && state.sleepers.is_empty()) {
         let now = Instant::now();
         match state.sleepers.first_key_value() {

@@ -1,13 +1,15 @@
 //! I/O through io_uring: one ring for all devices.
 //!
-//! A batch is put into the submission queue under a short lock and handed to the kernel in one system call by the
-//! submitting thread, which then takes whatever is already complete. The rest is reaped by one thread. Each operation
-//! is one box that owns its buffers, its descriptor and its completion; its address travels through the kernel as
-//! the operation's user data, and the box lives until the kernel answers, whatever becomes of the caller.
+//! A batch is put into the submission queue under a short lock and handed to the kernel in one
+//! system call by the submitting thread, which then takes whatever is already complete. The rest is
+//! reaped by one thread. Each operation is one box that owns its buffers, its descriptor and its
+//! completion; its address travels through the kernel as the operation's user data, and the box
+//! lives until the kernel answers, whatever becomes of the caller.
 //!
-//! Deliberately absent: registered buffers. They save the pinning of pages, measured at 0.02-0.04 CPU seconds per GiB of
-//! 128 KiB direct I/O, but count against the locked-memory limit (8 MiB for ordinary users), and a buffer's memory must
-//! then never be given back while the ring knows it. SQPOLL: a thread that spins.
+//! Deliberately absent: registered buffers. They save the pinning of pages, measured at 0.02-0.04
+//! CPU seconds per GiB of 128 KiB direct I/O, but count against the locked-memory limit (8 MiB for
+//! ordinary users), and a buffer's memory must then never be given back while the ring knows it.
+//! SQPOLL: a thread that spins.
 //!
 //! A fence ([`crate::Fence`]) is asked under the `submit` lock, right before an operation is put
 //! into the queue, and again before the device's own threads do what the ring does not, or did by
@@ -32,7 +34,8 @@ use crate::completion::Completion;
 use crate::fence::{self, Fence, refused};
 use crate::{Device, DeviceInfo, Io, IoOp};
 
-/// Submission queue slots; the completion queue has twice as many, and the kernel keeps what exceeds it.
+/// Submission queue slots; the completion queue has twice as many, and the kernel keeps what
+/// exceeds it.
 const ENTRIES: u32 = 256;
 /// User data of the message that ends the reaper. No box lives at address zero.
 const STOP: u64 = 0;
@@ -98,8 +101,9 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // Devices keep the ring alive, so nobody submits any more; what is in flight owns all it needs.
-        // The message drains the queue before it: the reaper has seen every other completion when it sees this one.
+        // Devices keep the ring alive, so nobody submits any more; what is in flight owns all it
+        // needs. The message drains the queue before it: the reaper has seen every other completion
+        // when it sees this one.
         let stop = opcode::Nop::new().build().user_data(STOP).flags(squeue::Flags::IO_DRAIN);
         let _guard = self.0.submit.lock();
         self.0.make_room();
@@ -164,7 +168,8 @@ impl Inner {
                     tries += 1;
                     thread::sleep(Duration::from_micros(50 * tries.min(100) as u64));
                 }
-                // The ring is broken. I/O that may or may not have happened cannot be answered truthfully.
+                // The ring is broken. I/O that may or may not have happened cannot be answered
+                // truthfully.
                 Err(e) => {
                     tracing::error!(?e, "io_uring refuses submissions");
                     process::abort();
@@ -193,8 +198,8 @@ impl Inner {
                 return;
             }
             if idle {
-                // SAFETY: no arguments besides numbers. Waits without submitting, so the submission queue and its
-                // lock are not involved.
+                // SAFETY: no arguments besides numbers. Waits without submitting, so the submission
+                // queue and its lock are not involved.
                 let waited = unsafe { self.ring.submitter().enter::<()>(0, 1, GETEVENTS, None) };
                 if let Err(e) = waited
                     && !matches!(Errno::from_io_error(&e), Some(Errno::INTR | Errno::AGAIN | Errno::BUSY))
@@ -207,7 +212,8 @@ impl Inner {
     }
 
     fn take_answers(&self, reaped: &mut Reaped) -> SmallVec<[(Box<Pending>, i32); 16]> {
-        // SAFETY: the caller holds the lock of which `reaped` is the contents, so this is the only view.
+        // SAFETY: the caller holds the lock of which `reaped` is the contents, so this is the only
+        // view.
         let queue = unsafe { self.ring.completion_shared() };
         let mut answers = SmallVec::new();
         for entry in queue {
@@ -256,7 +262,8 @@ fn failed(result: i32) -> io::Error {
     io::Error::from_raw_os_error(-result)
 }
 
-/// Builds the kernel's description of an operation. The box must not be opened before the kernel's answer.
+/// Builds the kernel's description of an operation. The box must not be opened before the kernel's
+/// answer.
 fn describe(pending: &mut Box<Pending>) -> squeue::Entry {
     let (offset, len) = pending.op.range();
     let (fd, _) = pending.core.route(offset, len);
@@ -269,8 +276,8 @@ fn describe(pending: &mut Box<Pending>) -> squeue::Entry {
         }
         IoOp::Write { data, .. } => {
             let pieces = data.iter().map(|piece| {
-                // SAFETY: the memory belongs to `data`, which lives in the same box and is neither changed nor
-                // dropped before `pieces` is; `Bytes` never moves its memory.
+                // SAFETY: the memory belongs to `data`, which lives in the same box and is neither
+                // changed nor dropped before `pieces` is; `Bytes` never moves its memory.
                 let piece: &'static [u8] = unsafe { std::slice::from_raw_parts(piece.as_ptr(), piece.len()) };
                 IoSlice::new(piece)
             });

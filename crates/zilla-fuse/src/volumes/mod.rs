@@ -1,11 +1,13 @@
 //! Volumes as files: a directory in which the volume `tank/vm/disk` is the file `tank/vm/disk`.
 //!
-//! It is for machines without an NBD driver: `losetup --direct-io=on` makes a block device of such a file. Reads and writes go past the
-//! kernel's page cache, so what one user of a volume writes another sees at once, whatever way it came. Punching a hole is a trim, zeroing
-//! a range writes zeroes, fsync is a flush.
+//! It is for machines without an NBD driver: `losetup --direct-io=on` makes a block device of such
+//! a file. Reads and writes go past the kernel's page cache, so what one user of a volume writes
+//! another sees at once, whatever way it came. Punching a hole is a trim, zeroing a range writes
+//! zeroes, fsync is a flush.
 //!
-//! Names are looked up anew each time, because volumes come and go; a file that is open keeps its volume open (and so from being destroyed).
-//! Files are neither made nor removed here, and their size is their volume's.
+//! Names are looked up anew each time, because volumes come and go; a file that is open keeps its
+//! volume open (and so from being destroyed). Files are neither made nor removed here, and their
+//! size is their volume's.
 //!
 //! **A crash** of this process leaves a mount that [`clear_stale`](crate::clear_stale) takes away.
 
@@ -106,7 +108,8 @@ impl VolumeMount {
         self.session.gone.load(Ordering::Acquire)
     }
 
-    /// Unmounts. With `force` even if files are open, whose volumes stay open until they are closed.
+    /// Unmounts. With `force` even if files are open, whose volumes stay open until they are
+    /// closed.
     pub fn unmount(&self, force: bool) -> io::Result<()> {
         if self.is_gone() { Ok(()) } else { detach(&self.mountpoint, self.device, force).map(drop) }
     }

@@ -162,7 +162,8 @@ impl Session {
         let (above, name) = (self.path(dir)?, std::str::from_utf8(name).map_err(|_| none())?);
         let path = if above.is_empty() { name.to_owned() } else { format!("{above}/{name}") };
         let kind = tree::kind(&path, &self.shelf.list().await).ok_or_else(none)?;
-        // Numbered only when nothing can fail any more: what the kernel is not told of it does not forget.
+        // Numbered only when nothing can fail any more: what the kernel is not told of it does not
+        // forget.
         let attr = self.attr(&path, 0, kind).await?;
         let node = self.tree.lock().told(&path);
         let mut out = Out::with(128);
@@ -184,7 +185,8 @@ impl Session {
         Ok(Reply::head(out.0))
     }
 
-    /// A file's size is its volume's. Times mean nothing here, so who sets them (as `touch` does) is refused like all others.
+    /// A file's size is its volume's. Times mean nothing here, so who sets them (as `touch` does)
+    /// is refused like all others.
     async fn setattr(&self, node: u64, valid: u32, size: u64) -> zilla::Result<Reply> {
         let path = self.path(node)?;
         let what = "a volume's size is set by 'zfs set volsize'";

@@ -1,6 +1,7 @@
 //! Node numbers of the directory of volumes.
 //!
-//! A path has one number as long as the kernel remembers it. Whether there is a volume of the name is asked each time.
+//! A path has one number as long as the kernel remembers it. Whether there is a volume of the name
+//! is asked each time.
 
 use crate::abi::ROOT_ID;
 use std::collections::HashMap;

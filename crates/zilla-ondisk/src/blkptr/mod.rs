@@ -1,4 +1,5 @@
-//! The block pointer: 128 bytes that say where a block's copies are, what they are and what they sum to.
+//! The block pointer: 128 bytes that say where a block's copies are, what they are and what they
+//! sum to.
 //!
 //! ```text
 //! word 0..5   three DVAs: vdev (24 bits at 32) and asize (24 bits at 0); gang bit (63) and offset (63 bits)
@@ -9,13 +10,14 @@
 //! word c..f   checksum
 //! ```
 //!
-//! The same 128 bytes have two other readings. *Embedded* (bit E): all words but 6 and a are a payload of up to
-//! 112 bytes, with sizes in bytes in word 6. *Encrypted* (bit X at level 0 of an encrypted type): the third DVA
-//! holds salt and IV, the upper half of fill the rest of the IV, the last two checksum words the MAC. A hole
-//! has no first DVA, but keeps size, type, level and birth once it was ever written.
+//! The same 128 bytes have two other readings. *Embedded* (bit E): all words but 6 and a are a
+//! payload of up to 112 bytes, with sizes in bytes in word 6. *Encrypted* (bit X at level 0 of an
+//! encrypted type): the third DVA holds salt and IV, the upper half of fill the rest of the IV, the
+//! last two checksum words the MAC. A hole has no first DVA, but keeps size, type, level and birth
+//! once it was ever written.
 //!
-//! Values are kept as words in the machine's order; accessors cut the bits. Whatever the bits are, no accessor
-//! panics: [`BlkPtr::validate`] says whether they can be.
+//! Values are kept as words in the machine's order; accessors cut the bits. Whatever the bits are,
+//! no accessor panics: [`BlkPtr::validate`] says whether they can be.
 
 #[cfg(test)]
 mod tests;
@@ -64,7 +66,8 @@ impl Dva {
         Dva {
             vdev: ((w[0] >> 32) & 0xff_ffff) as u32,
             asize: (w[0] & 0xff_ffff) << SPA_MINBLOCKSHIFT,
-            // The uppermost of 63 bits of sectors fall off: bytes have only 64 bits. OpenZFS loses them too.
+            // The uppermost of 63 bits of sectors fall off: bytes have only 64 bits. OpenZFS loses
+            // them too.
             offset: (w[1] & !(1 << 63)) << SPA_MINBLOCKSHIFT,
             gang: w[1] >> 63 != 0,
         }
@@ -344,7 +347,8 @@ impl BlkPtr {
 
     // ---- encryption
 
-    /// A word as the bytes that its writer had: he put bytes there, and his order made a number of them.
+    /// A word as the bytes that its writer had: he put bytes there, and his order made a number of
+    /// them.
     const fn cipher_bytes(&self, word: u64) -> [u8; 8] {
         if self.bits(PROP, 63, 1) == 0 { word.to_be_bytes() } else { word.to_le_bytes() }
     }
@@ -353,7 +357,8 @@ impl BlkPtr {
         if self.bits(PROP, 63, 1) == 0 { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) }
     }
 
-    /// The salt as the cipher takes it. (Salt, IV and code are only right once the byte order is set.)
+    /// The salt as the cipher takes it. (Salt, IV and code are only right once the byte order is
+    /// set.)
     pub const fn salt(&self) -> [u8; 8] {
         self.cipher_bytes(self.0[4])
     }
@@ -417,8 +422,8 @@ impl BlkPtr {
         out
     }
 
-    /// A pointer that is its own block: `data` compressed by `compress` from `lsize` bytes. `None` when `data`
-    /// is empty or over 112 bytes.
+    /// A pointer that is its own block: `data` compressed by `compress` from `lsize` bytes. `None`
+    /// when `data` is empty or over 112 bytes.
     pub fn embedded(
         data: &[u8],
         compress: u8,
@@ -458,7 +463,8 @@ impl BlkPtr {
 
     // ---- writing
 
-    /// A hole that remembers what it was. With `birth` 0 (feature `hole_birth` off) a hole is all zeros.
+    /// A hole that remembers what it was. With `birth` 0 (feature `hole_birth` off) a hole is all
+    /// zeros.
     pub fn hole(lsize: u64, otype: u8, level: u8, birth: u64) -> BlkPtr {
         let mut bp = BlkPtr::ZERO;
         if birth != 0 {
@@ -523,7 +529,8 @@ impl BlkPtr {
         self.set_bits(PROP2, 63, 1, u64::from(v));
     }
 
-    /// Sets the logical birth; the physical one is the same until [`BlkPtr::set_births`] says otherwise.
+    /// Sets the logical birth; the physical one is the same until [`BlkPtr::set_births`] says
+    /// otherwise.
     pub const fn set_birth(&mut self, logical: u64) {
         self.0[BIRTH] = logical;
     }
@@ -558,8 +565,8 @@ impl BlkPtr {
 
     // ---- checks
 
-    /// Finds values that no pointer has, whatever pool it belongs to. Whether the vdevs exist and the offsets
-    /// lie on them only the pool can say.
+    /// Finds values that no pointer has, whatever pool it belongs to. Whether the vdevs exist and
+    /// the offsets lie on them only the pool can say.
     pub fn validate(&self) -> Result<(), BpError> {
         if !object_type::is_valid(self.otype()) {
             return Err(BpError::Type(self.otype()));

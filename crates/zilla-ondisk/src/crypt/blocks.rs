@@ -22,16 +22,16 @@ const DN_BONUSLEN: usize = 10;
 const DN_EXTRA_SLOTS: usize = 12;
 const DN_USED: Range<usize> = 24..32;
 
-/// A record's common head, and where the plain part of two kinds of records is. Source: lr_t, lr_write_t and
-/// lr_clone_range_t in sys/zil.h.
+/// A record's common head, and where the plain part of two kinds of records is. Source: lr_t,
+/// lr_write_t and lr_clone_range_t in sys/zil.h.
 const LR_SIZE: usize = 32;
 const LR_WRITE_BLKPTR: usize = 64;
 const LR_CLONE_NBPS: usize = 64;
 const TX_WRITE: u64 = 9;
 const TX_CLONE_RANGE: u64 = 24;
 
-/// A dnode's own part of what its code covers: the core without what belongs to this pool, then its pointers.
-/// `numbers` swaps the core's numbers to little endian where the code wants them so.
+/// A dnode's own part of what its code covers: the core without what belongs to this pool, then its
+/// pointers. `numbers` swaps the core's numbers to little endian where the code wants them so.
 pub(super) fn dnode_auth(
     dn: &[u8],
     order: ByteOrder,

@@ -1,17 +1,18 @@
 //! Which bytes of a block are encrypted, and which are only authenticated.
 //!
-//! Most blocks are encrypted whole. Two kinds are so in part, because trees are walked, freed, scrubbed and claimed
-//! without the key: in a block of dnodes the bonuses of encrypted types ([`dnode_block`]), in a block of the intent log the
-//! records' bodies but for their pointers ([`log_block`]). What stays in the clear there is the cipher's additional
-//! data. An objset is not encrypted; it carries two codes of its own ([`objset_parts`]). An indirect block has a
-//! checksum of the codes below it, which needs no key ([`bp_auth`] over each pointer).
+//! Most blocks are encrypted whole. Two kinds are so in part, because trees are walked, freed,
+//! scrubbed and claimed without the key: in a block of dnodes the bonuses of encrypted types
+//! ([`dnode_block`]), in a block of the intent log the records' bodies but for their pointers
+//! ([`log_block`]). What stays in the clear there is the cipher's additional data. An objset is not
+//! encrypted; it carries two codes of its own ([`objset_parts`]). An indirect block has a checksum
+//! of the codes below it, which needs no key ([`bp_auth`] over each pointer).
 //!
-//! What goes into a code is what a raw send can carry from pool to pool: so a pointer counts with its code and the portable
-//! part of its properties ([`bp_auth`]), a dnode without the space it takes. Keys of version 0, which some early pools
-//! have, took other parts; they are only read.
+//! What goes into a code is what a raw send can carry from pool to pool: so a pointer counts with
+//! its code and the portable part of its properties ([`bp_auth`]), a dnode without the space it
+//! takes. Keys of version 0, which some early pools have, took other parts; they are only read.
 //!
-//! What is kept true: the ranges of a [`Parts`] lie inside the block, ascend, and do not overlap; a block that says
-//! otherwise is refused by name.
+//! What is kept true: the ranges of a [`Parts`] lie inside the block, ascend, and do not overlap; a
+//! block that says otherwise is refused by name.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 

@@ -1,8 +1,9 @@
 //! The two codes of an objset's head.
 //!
-//! The portable one covers what a raw send carries: the kind of objset and the dnode of the dnodes. The local one covers the
-//! accounts of users, which each pool keeps for itself. Both are taken of little-endian values, because a head may be
-//! written again without the key, in another machine's order: claiming a log changes its header, which neither covers.
+//! The portable one covers what a raw send carries: the kind of objset and the dnode of the dnodes.
+//! The local one covers the accounts of users, which each pool keeps for itself. Both are taken of
+//! little-endian values, because a head may be written again without the key, in another machine's
+//! order: claiming a log changes its header, which neither covers.
 
 use super::blocks::dnode_auth;
 use crate::bytes::{put_at, u64_at};
@@ -46,7 +47,8 @@ pub fn objset_parts(block: &[u8], order: ByteOrder, version: u64) -> Result<Objs
     let (os_type, flags) =
         (u64_at(block, OS_TYPE, order).ok_or(short)?, u64_at(block, OS_FLAGS, order).ok_or(short)?);
     let (portable_mac, local_mac) = (mac(OS_PORTABLE_MAC)?, mac(OS_LOCAL_MAC)?);
-    // The kind goes in big endian (OpenZFS swaps it on the machines where the rest is not); of the flags none is portable.
+    // The kind goes in big endian (OpenZFS swaps it on the machines where the rest is not); of the
+    // flags none is portable.
     let mut portable = os_type.to_be_bytes().to_vec();
     portable.extend_from_slice(&[0; 8]);
     let meta = block.get(OS_META_DNODE..DNODE_MIN_SIZE).ok_or(short)?;

@@ -70,8 +70,8 @@ impl NvList {
         }
     }
 
-    /// Adds a pair at the end. In a list of unique names one of the same name is taken out first, as OpenZFS
-    /// does; so the pair moves to the end.
+    /// Adds a pair at the end. In a list of unique names one of the same name is taken out first,
+    /// as OpenZFS does; so the pair moves to the end.
     pub fn add(&mut self, name: impl Into<String>, value: impl Into<NvValue>) -> &mut NvList {
         let (name, value) = (name.into(), value.into());
         if self.flags & NV_UNIQUE_NAME != 0 {

@@ -1,11 +1,12 @@
-//! Name-value lists: the format's only self-describing structure. Pool configurations, cache files, history
-//! records and send streams are packed nvlists.
+//! Name-value lists: the format's only self-describing structure. Pool configurations, cache files,
+//! history records and send streams are packed nvlists.
 //!
-//! A packed nvlist begins with four bytes: encoding (0 native, 1 XDR), byte order of the writer (1 little), two
-//! zeros. XDR ([`xdr`]) is what lies on disks, save for the history log; its records, and what passes through
-//! ioctls, are native ([`native`]), in the writer's byte order.
+//! A packed nvlist begins with four bytes: encoding (0 native, 1 XDR), byte order of the writer (1
+//! little), two zeros. XDR ([`xdr`]) is what lies on disks, save for the history log; its records,
+//! and what passes through ioctls, are native ([`native`]), in the writer's byte order.
 //!
-//! Bounded against hostile bytes: nesting by [`MAX_DEPTH`], element counts by the bytes that are there.
+//! Bounded against hostile bytes: nesting by [`MAX_DEPTH`], element counts by the bytes that are
+//! there.
 
 mod build;
 pub mod native;
@@ -113,8 +114,9 @@ impl NvValue {
         }
     }
 
-    /// Bytes of the value as OpenZFS holds it in memory, which both encodings state for each pair. Lists are
-    /// counted as their 24-byte heads, arrays of strings and lists with 8 bytes of pointer an element.
+    /// Bytes of the value as OpenZFS holds it in memory, which both encodings state for each pair.
+    /// Lists are counted as their 24-byte heads, arrays of strings and lists with 8 bytes of
+    /// pointer an element.
     fn memory_size(&self) -> usize {
         const LIST_HEAD: usize = 24;
         let n = self.elements();
@@ -163,7 +165,8 @@ impl NvList {
         NvList { version: 0, flags: NV_UNIQUE_NAME, pairs: Vec::new() }
     }
 
-    /// Reads a packed list; its first bytes say how it is encoded. Bytes behind its end are not looked at.
+    /// Reads a packed list; its first bytes say how it is encoded. Bytes behind its end are not
+    /// looked at.
     pub fn unpack(buf: &[u8]) -> Result<NvList> {
         NvList::unpack_prefix(buf).map(|(list, _)| list)
     }

@@ -1,11 +1,13 @@
-//! The native encoding: OpenZFS's structures in memory, with pointers zeroed, in the writer's byte order.
+//! The native encoding: OpenZFS's structures in memory, with pointers zeroed, in the writer's byte
+//! order.
 //!
 //! ```text
 //! list:  version, flags, pairs..., 0          (an inner list's version and flags stand in its pair's value)
 //! pair:  size:4, name_sz:2, 0:2, elements:4, type:4, name and NUL to 8 bytes, value to 8 bytes
 //! ```
 //!
-//! The pairs of an inner list follow the pair that holds its 24-byte head; those of an array, one after another.
+//! The pairs of an inner list follow the pair that holds its 24-byte head; those of an array, one
+//! after another.
 
 use super::{MAX_DEPTH, NV_ENCODE_NATIVE, NvList, NvValue, pair_size};
 use crate::bytes::{Reader, Writer};
@@ -53,7 +55,8 @@ fn pairs(r: &mut Reader<'_>, out: &mut NvList, depth: usize) -> Result<()> {
     }
 }
 
-/// Takes the `size` bytes of a pair off, and gives a reader of the pair alone that counts from the same start.
+/// Takes the `size` bytes of a pair off, and gives a reader of the pair alone that counts from the
+/// same start.
 fn r_pair<'a>(r: &mut Reader<'a>, size: usize) -> Result<Reader<'a>> {
     let whole = *r;
     r.skip(size, "nvp_size")?;

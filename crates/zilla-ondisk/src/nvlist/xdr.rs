@@ -5,7 +5,8 @@
 //! pair:  bytes of the pair, its size in memory, name (length, bytes), type, elements, value
 //! ```
 //!
-//! An array of small integers spends four bytes an element and repeats its count; a byte array does neither.
+//! An array of small integers spends four bytes an element and repeats its count; a byte array does
+//! neither.
 
 use super::{MAX_DEPTH, NvList, NvValue, pair_size};
 use crate::bytes::{Reader, Writer};
@@ -158,8 +159,8 @@ fn pair(r: &mut Reader<'_>, depth: usize) -> Result<(String, NvValue)> {
     Ok((name, value))
 }
 
-/// Packs a list, header included. The header's second byte says in which order the writing machine counts,
-/// though the encoding does not depend on it.
+/// Packs a list, header included. The header's second byte says in which order the writing machine
+/// counts, though the encoding does not depend on it.
 pub fn encode(list: &NvList) -> Vec<u8> {
     let mut w = Writer::new(ByteOrder::Big, 1024);
     w.bytes(&[super::NV_ENCODE_XDR, u8::from(ByteOrder::NATIVE.bit()), 0, 0]);

@@ -1,17 +1,18 @@
-//! System attributes: what is known of a file, packed into a dnode's bonus and, where that is full, its spill
-//! block.
+//! System attributes: what is known of a file, packed into a dnode's bonus and, where that is full,
+//! its spill block.
 //!
 //! ```text
 //! magic:4 | header size / 8 : 6, layout : 10 | lengths of variable attributes, 2 each ... | attributes, 8-aligned
 //! ```
 //!
-//! A *layout* is a list of attribute numbers; its number stands in the header. An attribute's number, length and
-//! kind are registered per dataset. Both tables are ZAPs under the SA master node: `REGISTRY` maps a name to
-//! [`SaAttr::registration`], `LAYOUTS` maps a layout's number in decimal to its list of 16-bit numbers. A length of
-//! 0 says that it varies; then it stands in the header, in the order of the layout.
+//! A *layout* is a list of attribute numbers; its number stands in the header. An attribute's
+//! number, length and kind are registered per dataset. Both tables are ZAPs under the SA master
+//! node: `REGISTRY` maps a name to [`SaAttr::registration`], `LAYOUTS` maps a layout's number in
+//! decimal to its list of 16-bit numbers. A length of 0 says that it varies; then it stands in the
+//! header, in the order of the layout.
 //!
-//! The attributes of bonus and spill have a layout each. In the other byte order the header is read by its magic,
-//! and each attribute is swapped as its kind says.
+//! The attributes of bonus and spill have a layout each. In the other byte order the header is read
+//! by its magic, and each attribute is swapped as its kind says.
 
 mod place;
 mod registry;
@@ -159,8 +160,8 @@ pub const fn header_size(variable: usize) -> usize {
     if variable > 1 { SA_HDR_SIZE + ((variable - 1) * 2).next_multiple_of(8) } else { SA_HDR_SIZE }
 }
 
-/// Packs attributes, in the order of the layout of this number, into a buffer in the machine's order. Their data
-/// is in that order already.
+/// Packs attributes, in the order of the layout of this number, into a buffer in the machine's
+/// order. Their data is in that order already.
 pub fn build(layout: u16, attrs: &[(u16, &[u8])], reg: &SaRegistry) -> Result<Vec<u8>> {
     let bad = |v, why| FormatError::impossible("sa layout", "attribute", 0, v, why);
     let mut lengths: SmallVec<[u16; 8]> = SmallVec::new();

@@ -1,7 +1,7 @@
 //! Which attributes stay in the bonus, and which go to the spill block.
 //!
-//! OpenZFS decides the same way; where it would not spill we must not either, since it sizes the bonus anew from
-//! the attributes whenever it changes one.
+//! OpenZFS decides the same way; where it would not spill we must not either, since it sizes the
+//! bonus anew from the attributes whenever it changes one.
 
 use super::SA_HDR_SIZE;
 use crate::blkptr::BLKPTR_SIZE;
@@ -25,8 +25,9 @@ impl Placement {
     }
 }
 
-/// Places attributes, given as length and whether that varies, into a bonus with `space` bytes (those of a spill
-/// pointer included), or with `is_spill` into a spill block, which grows as needed.
+/// Places attributes, given as length and whether that varies, into a bonus with `space` bytes
+/// (those of a spill pointer included), or with `is_spill` into a spill block, which grows as
+/// needed.
 pub fn place(attrs: &[(usize, bool)], space: usize, is_spill: bool) -> Placement {
     let round = |n: usize| n.next_multiple_of(8);
     let mut header = SA_HDR_SIZE;

@@ -62,8 +62,8 @@ impl SaAttr {
 
 macro_rules! zpl {
     ($($v:ident $name:literal $len:literal $swap:ident;)*) => {
-        /// The attributes that a file system uses. The first sixteen have their place here as their number, in
-        /// every dataset; the others have the number that they were registered with.
+        /// The attributes that a file system uses. The first sixteen have their place here as their
+        /// number, in every dataset; the others have the number that they were registered with.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum ZplAttr { $($v),* }
 
@@ -121,9 +121,9 @@ pub struct SaRegistry {
 }
 
 impl SaRegistry {
-    /// Takes the entries of the `REGISTRY` ZAP (none, in a dataset that has not registered any yet), and gives the
-    /// attributes of a file system that are not among them the numbers OpenZFS would give them: their fixed ones,
-    /// then the next free.
+    /// Takes the entries of the `REGISTRY` ZAP (none, in a dataset that has not registered any
+    /// yet), and gives the attributes of a file system that are not among them the numbers OpenZFS
+    /// would give them: their fixed ones, then the next free.
     pub fn for_zpl<'a>(entries: impl IntoIterator<Item = (&'a str, u64)>) -> Result<SaRegistry> {
         let mut reg = SaRegistry::default();
         for (name, value) in entries {

@@ -20,7 +20,8 @@ fn registrations_are_openzfs_s() {
 
 #[test]
 fn file_attributes_fill_the_bonus_as_in_openzfs() {
-    // The attributes of a new file with a trivial ACL: 168 bytes with the header, as zdb says of every pool.
+    // The attributes of a new file with a trivial ACL: 168 bytes with the header, as zdb says of
+    // every pool.
     let reg = SaRegistry::for_zpl([]).unwrap();
     use ZplAttr::*;
     let attrs = [Mode, Size, Gen, Uid, Gid, Parent, Flags, Atime, Mtime, Ctime, Crtime, Links, DaclCount];

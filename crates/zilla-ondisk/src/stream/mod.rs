@@ -10,8 +10,8 @@
 //! All heads but that of BEGIN end in the fletcher4 of everything before it. Everything is in the
 //! sender's byte order, which the magic number of BEGIN tells; a receiver of the other order swaps.
 //!
-//! **Bounds.** A payload's length is computed from fields that are checked first, so no head makes a
-//! reader take more than [`MAX_PAYLOAD`] bytes ([`MAX_BEGIN_PAYLOAD`] for BEGIN).
+//! **Bounds.** A payload's length is computed from fields that are checked first, so no head makes
+//! a reader take more than [`MAX_PAYLOAD`] bytes ([`MAX_BEGIN_PAYLOAD`] for BEGIN).
 
 mod record;
 
@@ -31,7 +31,8 @@ pub const RECORD_SIZE: usize = 312;
 pub const CHECKSUM_OFFSET: usize = 280;
 /// No block is larger, and nothing but blocks and bonuses follows a head.
 pub const MAX_PAYLOAD: u64 = crate::SPA_MAXBLOCKSIZE;
-/// `nvlist` of a package at most: OpenZFS's receiver takes as much (`DMU_MAX_ACCESS` is for one that does not).
+/// `nvlist` of a package at most: OpenZFS's receiver takes as much (`DMU_MAX_ACCESS` is for one
+/// that does not).
 pub const MAX_BEGIN_PAYLOAD: u64 = 512 << 20;
 /// Bytes of the name in BEGIN, with its NUL.
 pub const MAXNAMELEN: usize = 256;

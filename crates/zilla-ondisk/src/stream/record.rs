@@ -1,8 +1,8 @@
 //! The records, one by one.
 //!
-//! [`Record::decode`] takes a head and says what it is; [`Record::payload_len`] how many bytes follow it.
-//! A head that was decoded and encoded again is the same bytes but for pads, and the checksum, which the
-//! writer of a stream puts in itself.
+//! [`Record::decode`] takes a head and says what it is; [`Record::payload_len`] how many bytes
+//! follow it. A head that was decoded and encoded again is the same bytes but for pads, and the
+//! checksum, which the writer of a stream puts in itself.
 
 use super::{CHECKSUM_OFFSET, DMU_BACKUP_MAGIC, MAX_BEGIN_PAYLOAD, MAX_PAYLOAD, MAXNAMELEN, RECORD_SIZE, S};
 use crate::bytes::{Field, Reader, Writer, Zero, phys};

@@ -1,8 +1,10 @@
-//! The first block of a fat ZAP: header, and in its second half the pointer table while that is small.
+//! The first block of a fat ZAP: header, and in its second half the pointer table while that is
+//! small.
 //!
-//! The table has 2^shift numbers of leaf blocks. The entry for a hash is at its upper `shift` bits; a leaf with a
-//! shorter prefix stands in as many neighbouring entries as it covers. A table beyond half a block has blocks of
-//! its own, and while it doubles, `nextblk` and `blks_copied` tell how far the copy has come.
+//! The table has 2^shift numbers of leaf blocks. The entry for a hash is at its upper `shift` bits;
+//! a leaf with a shorter prefix stands in as many neighbouring entries as it covers. A table beyond
+//! half a block has blocks of its own, and while it doubles, `nextblk` and `blks_copied` tell how
+//! far the copy has come.
 
 use super::{ZAP_FLAGS_ALL, ZAP_MAX_TABLE_SHIFT, ZBT_HEADER, block_shift};
 use crate::bytes::{Field, Phys, Zero, phys, put_at, u64_at};

@@ -5,9 +5,9 @@
 //! | header | hash table of u16   | chunks of 24 bytes ... |
 //! ```
 //!
-//! A chunk is free, an entry, or 21 bytes of an array. Entries hang in chains from the hash table, arrays (names
-//! and values) in chains from their entries, free chunks from the header; 0xffff ends each. Whatever the links
-//! say, no walk is longer than there are chunks.
+//! A chunk is free, an entry, or 21 bytes of an array. Entries hang in chains from the hash table,
+//! arrays (names and values) in chains from their entries, free chunks from the header; 0xffff ends
+//! each. Whatever the links say, no walk is longer than there are chunks.
 
 use smallvec::SmallVec;
 
@@ -47,7 +47,8 @@ pub const fn array_chunks(bytes: usize) -> usize {
     bytes.div_ceil(ARRAY_BYTES)
 }
 
-/// Chunks that an entry takes. One that needs more than [`num_chunks`] never fits, however a leaf is split.
+/// Chunks that an entry takes. One that needs more than [`num_chunks`] never fits, however a leaf
+/// is split.
 pub fn chunks_needed(key: &ZapKey, value: &ZapValue) -> usize {
     1 + array_chunks(key.stored().len()) + array_chunks(value.stored().len())
 }
@@ -222,7 +223,8 @@ impl<'a> Leaf<'a> {
         Ok(e)
     }
 
-    /// Gives each piece of an array's `len` bytes to `f` until it says `false`; says whether it never did.
+    /// Gives each piece of an array's `len` bytes to `f` until it says `false`; says whether it
+    /// never did.
     fn pieces(&self, mut chunk: u16, mut len: usize, mut f: impl FnMut(&[u8]) -> bool) -> Result<bool> {
         // `len` shrinks with every chunk, so a loop of links ends too.
         while len > 0 {
@@ -336,7 +338,8 @@ impl<'a> Leaf<'a> {
         Ok(None)
     }
 
-    /// Finds an entry by a test of the caller's, as normalized lookups need; the lowest cd that passes.
+    /// Finds an entry by a test of the caller's, as normalized lookups need; the lowest cd that
+    /// passes.
     pub fn lookup_by(&self, hash: u64, mut test: impl FnMut(&[u8]) -> bool) -> Result<Option<LeafEntry>> {
         let mut best: Option<LeafEntry> = None;
         for e in self.chain(hash) {
@@ -390,8 +393,8 @@ impl<'a> Leaf<'a> {
         Ok(gap.map_or(used.len() as u32, |(_, want)| want))
     }
 
-    /// Checks that every chunk is reached exactly once and that the header's counts are right. A leaf that
-    /// passes stays in order under every change made through [`super::LeafMut`].
+    /// Checks that every chunk is reached exactly once and that the header's counts are right. A
+    /// leaf that passes stays in order under every change made through [`super::LeafMut`].
     pub fn verify(&self) -> Result<()> {
         let h = self.header();
         let mut seen = vec![false; self.num_chunks()];

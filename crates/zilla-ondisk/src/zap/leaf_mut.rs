@@ -1,7 +1,8 @@
 //! Changing a leaf of a fat ZAP, in place, in the machine's byte order.
 //!
-//! An operation that fails for want of room leaves the leaf as it was. One that finds damage may leave it half
-//! changed: the caller throws the buffer away, as it does for any block that turns out to be damaged.
+//! An operation that fails for want of room leaves the leaf as it was. One that finds damage may
+//! leave it half changed: the caller throws the buffer away, as it does for any block that turns
+//! out to be damaged.
 
 use super::leaf::{
     CHAIN_END, CHUNK_ARRAY, CHUNK_ENTRY, CHUNK_FREE, CHUNK_SIZE, HEADER, Leaf, LeafEntry, S, ZAP_LEAF_MAGIC,
@@ -189,9 +190,9 @@ impl<'a> LeafMut<'a> {
         Ok(())
     }
 
-    /// Adds an entry. The key must not be there yet, and the leaf must cover the hash. Without a `cd`, takes the
-    /// lowest that is free. When there is no room ([`FormatError::is_no_space`]) the caller splits the leaf and
-    /// tries again.
+    /// Adds an entry. The key must not be there yet, and the leaf must cover the hash. Without a
+    /// `cd`, takes the lowest that is free. When there is no room ([`FormatError::is_no_space`])
+    /// the caller splits the leaf and tries again.
     pub fn insert(
         &mut self,
         hash: u64,
@@ -221,7 +222,8 @@ impl<'a> LeafMut<'a> {
         self.view().entry(chunk)
     }
 
-    /// Gives an entry another value. When there is no room, the caller splits the leaf, or moves the entry.
+    /// Gives an entry another value. When there is no room, the caller splits the leaf, or moves
+    /// the entry.
     pub fn update(&mut self, e: &LeafEntry, value: &ZapValue) -> Result<()> {
         let old = array_chunks(usize::from(e.value_numints) * usize::from(e.value_intlen));
         self.room(array_chunks(value.stored().len()).saturating_sub(old))?;
@@ -241,8 +243,9 @@ impl<'a> LeafMut<'a> {
         self.count(NENTRIES, -1)
     }
 
-    /// Splits the leaf: its prefix grows by a bit, and the entries whose next bit is 1 go to `other`, which is
-    /// made the sibling leaf. The caller points the upper half of this leaf's table entries to it.
+    /// Splits the leaf: its prefix grows by a bit, and the entries whose next bit is 1 go to
+    /// `other`, which is made the sibling leaf. The caller points the upper half of this leaf's
+    /// table entries to it.
     pub fn split(&mut self, other: &mut [u8], sorted: bool) -> Result<()> {
         let h = self.view().header();
         if h.prefix_len >= 48 {

@@ -5,8 +5,9 @@
 //! | ZBT_MICRO | salt | normflags | 0 ... | value:8 cd:4 0:2 name:50 | ... |
 //! ```
 //!
-//! An entry whose name begins with NUL is free. A name is at most 49 bytes. Only the hash's upper 28 bits count
-//! here, as in a fat ZAP without flags, since an upgrade to that keeps hashes and differentiators.
+//! An entry whose name begins with NUL is free. A name is at most 49 bytes. Only the hash's upper
+//! 28 bits count here, as in a fat ZAP without flags, since an upgrade to that keeps hashes and
+//! differentiators.
 
 use super::ZBT_MICRO;
 use crate::bytes::{put_at, u32_at, u64_at};

@@ -1,20 +1,21 @@
-//! ZAP: the format's hash table from names to arrays of integers. Directories, properties and the pool's own
-//! directory are ZAPs.
+//! ZAP: the format's hash table from names to arrays of integers. Directories, properties and the
+//! pool's own directory are ZAPs.
 //!
 //! Two shapes, told apart by the first word of the object's first block:
 //!
 //! - [`micro`]: one block of 64-byte entries, names under 50 bytes, one 64-bit value each.
-//! - fat: a header with a pointer table ([`fat`]), indexed by the upper bits of a name's hash, and leaves
-//!   ([`leaf`]): blocks that hold the entries whose hashes begin with the leaf's prefix. A full leaf is split in
-//!   two; when a leaf's prefix is as long as the table's index, the table doubles. When it outgrows half of the
-//!   first block it moves to blocks of its own.
+//! - fat: a header with a pointer table ([`fat`]), indexed by the upper bits of a name's hash, and
+//!   leaves ([`leaf`]): blocks that hold the entries whose hashes begin with the leaf's prefix. A
+//!   full leaf is split in two; when a leaf's prefix is as long as the table's index, the table
+//!   doubles. When it outgrows half of the first block it moves to blocks of its own.
 //!
-//! Here are the operations on one block; which block, and when to split and grow, is the engine's part. Equal
-//! hashes are told apart by a *collision differentiator* (cd), the lowest that is free when a name is added;
-//! (hash, cd) is what a cursor remembers.
+//! Here are the operations on one block; which block, and when to split and grow, is the engine's
+//! part. Equal hashes are told apart by a *collision differentiator* (cd), the lowest that is free
+//! when a name is added; (hash, cd) is what a cursor remembers.
 //!
-//! Names are bytes. With normalization flags a name is hashed in its normal form, and chains are sorted by cd so
-//! that the lowest match is found first; making the normal form is the caller's part too.
+//! Names are bytes. With normalization flags a name is hashed in its normal form, and chains are
+//! sorted by cd so that the lowest match is found first; making the normal form is the caller's
+//! part too.
 
 pub mod fat;
 pub mod leaf;
@@ -70,7 +71,8 @@ pub const MZAP_MAX_BLKSZ: u64 = crate::SPA_OLD_MAXBLOCKSIZE;
 pub const MZAP_MAX_SIZE: u64 = 1 << 20;
 /// Blocks of a new fat ZAP are of 2^14 bytes.
 pub const FZAP_DEFAULT_BLOCK_SHIFT: u32 = 14;
-/// A table of 2^this entries is the largest there may be; more would not be indexed by a 28-bit hash.
+/// A table of 2^this entries is the largest there may be; more would not be indexed by a 28-bit
+/// hash.
 pub const ZAP_MAX_TABLE_SHIFT: u64 = 48;
 
 /// What a block of a ZAP is.

@@ -55,7 +55,8 @@ fn fat_header() {
 
 #[test]
 fn a_prefix_has_the_bits_its_length_says() {
-    // A leaf of length 0 takes every hash; bits of a prefix would turn up when it is split. Found by fuzzing.
+    // A leaf of length 0 takes every hash; bits of a prefix would turn up when it is split. Found
+    // by fuzzing.
     let mut block = vec![0; 1024];
     LeafMut::init(&mut block, 0, 0, true).unwrap();
     block[16..24].copy_from_slice(&5u64.to_ne_bytes());

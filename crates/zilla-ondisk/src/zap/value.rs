@@ -38,8 +38,8 @@ impl ZapKey {
         self.stored.len() / usize::from(self.intlen)
     }
 
-    /// The hash of this key in a ZAP of this salt and these flags. For a ZAP that normalizes, make the key of
-    /// the normal form to hash it, and store the key of the name itself.
+    /// The hash of this key in a ZAP of this salt and these flags. For a ZAP that normalizes, make
+    /// the key of the normal form to hash it, and store the key of the name itself.
     pub fn hash(&self, salt: u64, flags: u64) -> u64 {
         let first = self.stored.first_chunk().map(|w| u64::from_be_bytes(*w));
         let h = if flags & ZAP_FLAG_PRE_HASHED_KEY != 0 {

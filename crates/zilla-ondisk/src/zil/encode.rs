@@ -1,7 +1,8 @@
 //! Making log records: the other way round from [`super::record`].
 //!
-//! A record is made when its change is made, and is given its sequence number when it is put into a log block
-//! ([`set_seq`]). The data of a write stands behind its record and is put there by whoever fills the block.
+//! A record is made when its change is made, and is given its sequence number when it is put into a
+//! log block ([`set_seq`]). The data of a write stands behind its record and is put there by
+//! whoever fills the block.
 
 use super::record::{CreateBody, Foid, LogRecord, LrAcl, LrHeader, RecordBody, TX_CI, Xvattr};
 use super::{ZIL_RECORD_ALIGN, ZilChainPhys};
@@ -99,7 +100,8 @@ pub fn set_write_range(record: &mut [u8], offset: u64, length: u64) {
     word(record, LrHeader::SIZE + 16, length);
 }
 
-/// Puts the chain structure at the front of a block whose records follow it. The checksum is still to be taken.
+/// Puts the chain structure at the front of a block whose records follow it. The checksum is still
+/// to be taken.
 pub fn put_chain(block: &mut [u8], chain: &ZilChainPhys) {
     use crate::bytes::Phys;
     if let Some(front) = block.get_mut(..ZilChainPhys::SIZE) {

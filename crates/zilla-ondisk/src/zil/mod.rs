@@ -1,9 +1,10 @@
 //! The intent log's structures: the header in the objset, what chains log blocks, the records.
 //!
-//! A dataset's log is a list of blocks that were allocated ahead: each names the next, whether that has been written
-//! yet or not, and the checksum the next must have is known beforehand, being (guid, guid, objset, sequence
-//! number). The chain ends at the first block that does not have it. New blocks (checksum `zilog2`) begin with
-//! [`ZilChainPhys`] and only its `nused` bytes are written; old ones (`zilog`) end with it.
+//! A dataset's log is a list of blocks that were allocated ahead: each names the next, whether that
+//! has been written yet or not, and the checksum the next must have is known beforehand, being
+//! (guid, guid, objset, sequence number). The chain ends at the first block that does not have it.
+//! New blocks (checksum `zilog2`) begin with [`ZilChainPhys`] and only its `nused` bytes are
+//! written; old ones (`zilog`) end with it.
 
 mod encode;
 mod record;
@@ -73,7 +74,8 @@ pub struct LogBlock<'a> {
 }
 
 impl<'a> LogBlock<'a> {
-    /// Reads a log block; `zilog2` says that its chain structure comes first. Its checksum was verified before.
+    /// Reads a log block; `zilog2` says that its chain structure comes first. Its checksum was
+    /// verified before.
     pub fn parse(block: &'a [u8], order: ByteOrder, zilog2: bool) -> Result<LogBlock<'a>> {
         let bad = |v, why| FormatError::impossible("zil_chain", "zc_nused", 136, v, why);
         let at = if zilog2 { 0 } else { block.len().saturating_sub(ZilChainPhys::SIZE) };
@@ -101,8 +103,8 @@ impl<'a> LogBlock<'a> {
         })
     }
 
-    /// The records of an encrypted block as they can be read without the key: their heads, and pointers of data in place. A
-    /// record without pointers counts as a marker.
+    /// The records of an encrypted block as they can be read without the key: their heads, and
+    /// pointers of data in place. A record without pointers counts as a marker.
     pub fn sealed_records(&self) -> impl Iterator<Item = Result<LogRecord<'a>>> + use<'a> {
         let (mut rest, order) = (self.records, self.order);
         std::iter::from_fn(move || {

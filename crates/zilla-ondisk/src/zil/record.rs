@@ -1,7 +1,8 @@
 //! Log records: one per change that a caller was promised.
 //!
-//! Each begins with type, length, txg and sequence number; what follows depends on the type. Names are bytes up to
-//! a NUL. An object number carries the dnode's size in its upper byte ([`LogRecord`] gives them apart).
+//! Each begins with type, length, txg and sequence number; what follows depends on the type. Names
+//! are bytes up to a NUL. An object number carries the dnode's size in its upper byte
+//! ([`LogRecord`] gives them apart).
 
 use super::{ZIL_RECORD_ALIGN, truncated};
 use crate::blkptr::BlkPtr;
@@ -326,7 +327,8 @@ fn write<'a>(txtype: u64, r: &mut Reader<'a>) -> Result<RecordBody<'a>> {
     if txtype == 20 {
         return Ok(RecordBody::Write2 { object, offset, length, blkptr });
     }
-    // A record as long as the structure has its data in a block; any longer one has it behind itself.
+    // A record as long as the structure has its data in a block; any longer one has it behind
+    // itself.
     let data = if r.remaining() == 0 {
         &[][..]
     } else {

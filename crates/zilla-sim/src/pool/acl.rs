@@ -1,4 +1,5 @@
-//! POSIX ACLs as the model has them: always with one named user and a mask, so that the list says more than the mode does.
+//! POSIX ACLs as the model has them: always with one named user and a mask, so that the list says
+//! more than the mode does.
 
 const VERSION: u32 = 2;
 /// Tags of the owner, a named user, the group, the mask and all others.

@@ -75,8 +75,9 @@ impl Campaign {
         (sim, work)
     }
 
-    /// Runs the workload and cuts the power at each write and flush for which `wanted` says so, with each of the policies. The
-    /// making of the pool is left out: before it is done nothing is promised.
+    /// Runs the workload and cuts the power at each write and flush for which `wanted` says so,
+    /// with each of the policies. The making of the pool is left out: before it is done nothing is
+    /// promised.
     pub fn cuts(
         &self,
         mut wanted: impl FnMut(u64) -> Option<Depth>,
@@ -124,7 +125,8 @@ impl Campaign {
         Ok(tally)
     }
 
-    /// Every cut (or every `step`-th, of those that are `mine`), all policies; every sixteenth pool is lived in afterwards.
+    /// Every cut (or every `step`-th, of those that are `mine`), all policies; every sixteenth pool
+    /// is lived in afterwards.
     pub fn every_cut(
         &self,
         step: u64,
@@ -180,13 +182,14 @@ fn verify_survivors(left: &Survivors, journal: &Journal, seed: u64, depth: Depth
     caught(|| verify(&left.boot(seed), journal, Expect::SOUND, depth))
 }
 
-/// A panic is a finding like others: what it says has been printed, and where to see it again is told.
+/// A panic is a finding like others: what it says has been printed, and where to see it again is
+/// told.
 fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("panicked, as said above".into()))
 }
 
-/// A workload of random length, cut at a random moment; some cut again while the pool is being imported, some with disks
-/// that fail in ways the layout's redundancy covers.
+/// A workload of random length, cut at a random moment; some cut again while the pool is being
+/// imported, some with disks that fail in ways the layout's redundancy covers.
 pub fn random_run(seed: u64, layout: Layout) -> Result<Tally, Finding> {
     let mut rng = SimRng::new(seed, "run");
     let ops = 30 + rng.below(300) as usize;

@@ -1,10 +1,11 @@
 //! What a live file system may hold after a crash, when fsyncs were answered between its txgs.
 //!
-//! The last txg holds a prefix of what was done. On top of it come records of the intent log: changes of names in the order in which they
-//! were made, so these again are a prefix; and changes of files themselves, of each file in order, as far as someone has asked
-//! for them. So the names must be those after some operation, and each file must be as it was after some operation on it;
-//! both no earlier than promised, and a file no earlier than the latest of its names. A write of several blocks is several records, and may be
-//! there in part.
+//! The last txg holds a prefix of what was done. On top of it come records of the intent log:
+//! changes of names in the order in which they were made, so these again are a prefix; and changes
+//! of files themselves, of each file in order, as far as someone has asked for them. So the names
+//! must be those after some operation, and each file must be as it was after some operation on it;
+//! both no earlier than promised, and a file no earlier than the latest of its names. A write of
+//! several blocks is several records, and may be there in part.
 
 use super::model::{Body, Id, Model, Node, ROOT, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, Seen, View};
 use super::op::Op;
@@ -174,8 +175,9 @@ pub fn fits(log: &ActorLog, least: usize, view: &View) -> Result<(), String> {
     Err(format!("{why}; {least} are certain, {} promised, {} done{around}", log.promised, log.done.len()))
 }
 
-/// Whether a file is as a long write left it of which only the first blocks are there: the log has a record for each block that is
-/// in place, and ends before the first that is not, where nobody waited for it.
+/// Whether a file is as a long write left it of which only the first blocks are there: the log has
+/// a record for each block that is in place, and ends before the first that is not, where nobody
+/// waited for it.
 fn in_part(log: &ActorLog, id: Id, least: usize, seen: &Seen) -> bool {
     let mut m = log.model(least);
     let rest = |o: Own| Own { len: 0, data: 0, mtime: None, ..o };

@@ -1,4 +1,5 @@
-//! Faults that a layout's redundancy covers: as many disks as it can do without go wrong, all in one way.
+//! Faults that a layout's redundancy covers: as many disks as it can do without go wrong, all in
+//! one way.
 
 use super::layout::Layout;
 use crate::{DiskFaults, Sim, SimRng, Survivors};
@@ -74,7 +75,8 @@ impl Faults {
                 Kind::Rot => {
                     let Some((size, image)) = left.disks.get_mut(&path) else { continue };
                     for _ in 0..1 + rng.below(200) {
-                        // Where something is likely to be: the front of the disk, now and then anywhere.
+                        // Where something is likely to be: the front of the disk, now and then
+                        // anywhere.
                         let reach = if rng.one_in(4) { *size } else { 24 << 20 };
                         let at = rng.below(reach);
                         let len = (1 + rng.below(9000)).min(*size - at);

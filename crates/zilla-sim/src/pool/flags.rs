@@ -1,5 +1,6 @@
-//! Directories whose flags forbid changes, and then allow them: what was done while they allowed it is there after a crash, though the
-//! last txg says that they forbid it. Replay must not be judged by flags, and a flag's change comes before what depends on it.
+//! Directories whose flags forbid changes, and then allow them: what was done while they allowed it
+//! is there after a crash, though the last txg says that they forbid it. Replay must not be judged
+//! by flags, and a flag's change comes before what depends on it.
 
 use super::layout::{Layout, POOL, find, import};
 use super::run::open_fs;

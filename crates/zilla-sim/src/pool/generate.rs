@@ -34,7 +34,8 @@ struct Generator {
     rng: SimRng,
     m: Model,
     serial: u64,
-    /// The file that is worked on most, as a log or a database is: so one block changes in txg after txg.
+    /// The file that is worked on most, as a log or a database is: so one block changes in txg
+    /// after txg.
     hot: Option<Id>,
 }
 

@@ -1,13 +1,15 @@
-//! Disks that go bad under a pool at work: sectors that rot or hold what they held before, writes that fail everywhere for a while,
-//! at random, over several imports that end in an export or a power cut.
+//! Disks that go bad under a pool at work: sectors that rot or hold what they held before, writes
+//! that fail everywhere for a while, at random, over several imports that end in an export or a
+//! power cut.
 //!
-//! Whatever is spoiled is forgotten in memory at once, so that the next who needs it meets it on the disk: reads, syncs that need a
-//! base, frees, scrubs, snapshots, replay, import.
+//! Whatever is spoiled is forgotten in memory at once, so that the next who needs it meets it on
+//! the disk: reads, syncs that need a base, frees, scrubs, snapshots, replay, import.
 //!
-//! What must be true: the pool is never suspended but by writes that fail everywhere, and is resumed with nothing lost. With redundancy
-//! left nothing is lost or refused. Without it exactly the records that were hurt may say EIO; no read gives other bytes than were written;
-//! what is written into a hurt record can be read, also after a crash; and all else that was synced, or logged by an fsync, is
-//! there after it.
+//! What must be true: the pool is never suspended but by writes that fail everywhere, and is
+//! resumed with nothing lost. With redundancy left nothing is lost or refused. Without it exactly
+//! the records that were hurt may say EIO; no read gives other bytes than were written; what is
+//! written into a hurt record can be read, also after a crash; and all else that was synced, or
+//! logged by an fsync, is there after it.
 
 use super::layout::{Layout, POOL, find, import};
 use super::run::open_fs;
@@ -82,8 +84,8 @@ pub(super) struct Hurt<'a> {
     /// The first of the disks that go bad. Others follow once a scrub has repaired these.
     victim: usize,
     serial: u64,
-    /// Not all of the pool's own objects are in memory: what the sync of a suspended pool needs of them may not be read, and a sync that
-    /// cannot read it gives its txg up.
+    /// Not all of the pool's own objects are in memory: what the sync of a suspended pool needs of
+    /// them may not be read, and a sync that cannot read it gives its txg up.
     cold: bool,
 }
 
@@ -403,7 +405,8 @@ impl<'a> Hurt<'a> {
         Ok(())
     }
 
-    /// A scrub goes through to its end. With redundancy it repairs all there is, so that other disks may go bad.
+    /// A scrub goes through to its end. With redundancy it repairs all there is, so that other
+    /// disks may go bad.
     async fn scrub(&mut self) -> Outcome {
         self.spa.sync().await.map_err(text("sync before a scrub"))?;
         let scan = self.spa.scan().map_err(text("scan"))?.clone();
@@ -445,7 +448,8 @@ impl<'a> Hurt<'a> {
         self.check_all().await
     }
 
-    /// The pool is exported, or loses power with something in its log and blocks gone bad that the log is about.
+    /// The pool is exported, or loses power with something in its log and blocks gone bad that the
+    /// log is about.
     async fn end(&mut self, export: bool) -> Outcome {
         self.spa.sync().await.map_err(text("the last sync"))?;
         self.check_all().await?;

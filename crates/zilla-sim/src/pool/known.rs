@@ -1,5 +1,6 @@
-//! The power goes in the midst of a scrub of known errors, again and again: no error is forgotten whose block is still bad, and each
-//! scrub goes on by itself with the next import; once the blocks are as they were, the next scrub forgets all.
+//! The power goes in the midst of a scrub of known errors, again and again: no error is forgotten
+//! whose block is still bad, and each scrub goes on by itself with the next import; once the blocks
+//! are as they were, the next scrub forgets all.
 
 use super::hurt::{DATA, Hurt, Outcome, RECORD, text};
 use super::layout::{Layout, find, import};
@@ -21,7 +22,8 @@ async fn counted(scan: &Scan, wanted: u64, when: &str) -> Outcome {
     if found == wanted { Ok(()) } else { Err(format!("{when}: {found} errors are known, not {wanted}")) }
 }
 
-/// Files of which every other record is spoiled, and a scrub that finds that. Returns them, and how long a scrub of these errors takes.
+/// Files of which every other record is spoiled, and a scrub that finds that. Returns them, and how
+/// long a scrub of these errors takes.
 async fn spoil(sim: &Sim, rng: SimRng) -> Outcome<(Vec<Spoiled>, Duration)> {
     let (env, mut spoiled) = (sim.env(), Vec::new());
     let mut w = Hurt::fresh(sim, &env, Layout::Single, rng).await?;

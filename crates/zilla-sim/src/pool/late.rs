@@ -1,5 +1,5 @@
-//! A repair that hangs in a disk while its block is freed: the space must not be given out before it is over, or old bytes would be
-//! written over those of the new owner.
+//! A repair that hangs in a disk while its block is freed: the space must not be given out before
+//! it is over, or old bytes would be written over those of the new owner.
 
 use super::hurt::{DATA, Hurt, Outcome, RECORD, text};
 use super::layout::{Layout, POOL};
@@ -32,7 +32,8 @@ pub fn late_repair(seed: u64) -> Outcome {
         let os = w.spa.dsl.objset(&ds).await.map_err(text("objset"))?;
         let dn = os.hold_wait(ObjectId(id)).await.map_err(text("object"))?;
         let each = |f: &dyn Fn(&FaultyDevice)| devices.lock().iter().for_each(|d| f(d));
-        // One record is bad on one side, the next on the other: whichever side is read first, one of them needs a repair, which hangs.
+        // One record is bad on one side, the next on the other: whichever side is read first, one
+        // of them needs a repair, which hangs.
         for side in 0..2 {
             let bp = resident(|| dn.block_pointer(side)).await.map_err(text("pointer"))?.ok_or("no block")?;
             let at = DATA + bp.dva(0).offset;

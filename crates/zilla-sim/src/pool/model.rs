@@ -1,7 +1,8 @@
 //! What a directory tree must look like: the reference that file systems are compared with.
 //!
-//! Files are known by numbers of their own, so that an operation means the same in the model and in the pool. [`Model::view`] is
-//! what both are turned into to be compared: paths, with all that a user can see of each.
+//! Files are known by numbers of their own, so that an operation means the same in the model and in
+//! the pool. [`Model::view`] is what both are turned into to be compared: paths, with all that a
+//! user can see of each.
 
 use super::acl::{ACCESS, Acl, DEFAULT};
 use std::collections::BTreeMap;

@@ -63,7 +63,8 @@ pub enum Op {
         id: Id,
         size: u64,
     },
-    /// With `extend` the file reaches to the range's end afterwards (`FALLOC_FL_ZERO_RANGE`), else it keeps its size.
+    /// With `extend` the file reaches to the range's end afterwards (`FALLOC_FL_ZERO_RANGE`), else
+    /// it keeps its size.
     Punch {
         id: Id,
         off: u64,

@@ -1,5 +1,5 @@
-//! Disks leave and return, in use and across exports, crashes and imports: what they missed is always known and given to them, so
-//! that afterwards any other disk may be taken away.
+//! Disks leave and return, in use and across exports, crashes and imports: what they missed is
+//! always known and given to them, so that afterwards any other disk may be taken away.
 
 use super::layout::{Layout, POOL, find, import};
 use super::run::open_fs;
@@ -94,7 +94,8 @@ impl Story {
         }
     }
 
-    /// The pool is used for a while. A disk may be pulled in the middle of it, and it may be waited for that all are whole.
+    /// The pool is used for a while. A disk may be pulled in the middle of it, and it may be waited
+    /// for that all are whole.
     fn time_of_use(&mut self, pulled: Option<usize>, until_whole: bool, end: End) {
         let sim = self.boot();
         let (env, what) = (sim.env(), format!("seed {} boot {}", self.seed, self.boots));
@@ -141,7 +142,8 @@ impl Story {
     }
 }
 
-/// A pool through several times of use, with disks that leave and return. Panics where something is lost.
+/// A pool through several times of use, with disks that leave and return. Panics where something is
+/// lost.
 pub fn returning_run(layout: Layout, seed: u64) {
     let mut story = Story { layout, seed, boots: 0, files: Files::new(), left: None };
     let mut dice = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -1,5 +1,6 @@
-//! Disks that stand still: what a writer may still be told is written is bounded by the limit of what waits for a txg, however often
-//! the same bytes are written. Each write leaves a log record that stays until its txg is synced, though the data are one block.
+//! Disks that stand still: what a writer may still be told is written is bounded by the limit of
+//! what waits for a txg, however often the same bytes are written. Each write leaves a log record
+//! that stays until its txg is synced, though the data are one block.
 
 use super::layout::{Layout, POOL};
 use super::run::open_fs;
@@ -16,7 +17,8 @@ use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule};
 const LIMIT: u64 = 16 << 20;
 const WRITE: u64 = 64 << 10;
 
-/// Overwrites one range while no write of the disks ends. An error if more was accepted than the limit lets wait.
+/// Overwrites one range while no write of the disks ends. An error if more was accepted than the
+/// limit lets wait.
 pub fn stalled_run(seed: u64) -> Result<(), String> {
     let sim = Sim::with_config(seed, SimConfig::default());
     Layout::Single.add_disks(&sim);

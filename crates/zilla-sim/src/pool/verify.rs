@@ -28,7 +28,8 @@ pub enum Depth {
 /// What is known of the disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expect {
-    /// The last txg that is of the workload, where imports that were cut short have added others since.
+    /// The last txg that is of the workload, where imports that were cut short have added others
+    /// since.
     pub worked: Option<u64>,
     /// Disks have failed: copies may be bad as long as all is there.
     pub faults: bool,
@@ -57,12 +58,14 @@ async fn verify_in(sim: &Sim, journal: &Journal, expect: Expect, depth: Depth) -
     let txg = expect.worked.unwrap_or(found.txg);
     let mut compared = compare(env, &spa, journal, txg).await;
     if compared.is_err() && expect.faults && compare(env, &spa, journal, txg - 1).await.is_ok() {
-        // The uberblock that was found was the only one of its txg, so nobody was told of it, and could not be read the second time.
+        // The uberblock that was found was the only one of its txg, so nobody was told of it, and
+        // could not be read the second time.
         compared = Ok(());
     }
     compared.map_err(|e| format!("at txg {}: {e}", found.txg))?;
     spa.sync().await.map_err(|e| format!("after the replay: {e}"))?;
-    // Disks that fail now and then were to be borne so far; what they did must be mended when they do not.
+    // Disks that fail now and then were to be borne so far; what they did must be mended when they
+    // do not.
     sim.calm();
     let every_copy = depth >= Depth::Live;
     audit(&spa, every_copy, expect.faults).await.map_err(|e| format!("at txg {}: {e}", found.txg))?;
@@ -82,7 +85,8 @@ const SETTLED: Duration = Duration::from_secs(10);
 
 /// The whole-pool check.
 pub async fn audit(spa: &Arc<Spa>, every_copy: bool, may_repair: bool) -> Result<(), String> {
-    // An import resilvers a disk that a cut left without the last uberblock, or that was away. The check is of a pool at rest.
+    // An import resilvers a disk that a cut left without the last uberblock, or that was away. The
+    // check is of a pool at rest.
     let scanning = || spa.scan().is_ok_and(|scan| scan.is_scanning());
     let mut busy = false;
     for _ in 0..REST_TRIES {
@@ -100,7 +104,8 @@ pub async fn audit(spa: &Arc<Spa>, every_copy: bool, may_repair: bool) -> Result
     let check = async || check_pool(spa, CheckOpts { every_copy }).await.map_err(|e| format!("check: {e}"));
     let mut report = check().await?;
     if !report.findings.is_empty() {
-        // Something may have moved meanwhile, as when a disk that is back is written down. What is wrong stays wrong.
+        // Something may have moved meanwhile, as when a disk that is back is written down. What is
+        // wrong stays wrong.
         let repaired = report.repaired;
         spa.ctx.env.sleep(SETTLED).await;
         for _ in 0..3 {
@@ -225,7 +230,8 @@ async fn contents(
     Ok(out)
 }
 
-/// Whether a dataset and its snapshots have these contents. An operation that fills a file may have made it already.
+/// Whether a dataset and its snapshots have these contents. An operation that fills a file may have
+/// made it already.
 fn holds(have: &[Contents], m: &Model, next: Option<&Op>, name: &str) -> bool {
     let Some(want) = m.datasets.get(name) else { return false };
     let [head, snapshots @ ..] = have else { return false };

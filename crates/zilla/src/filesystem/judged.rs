@@ -16,14 +16,15 @@ pub(super) fn is_free(zfs: &Zfs, dir: u64, name: &[u8]) -> Result<()> {
 }
 
 impl Filesystem {
-    /// [`Filesystem::unlink`], or [`Filesystem::rmdir`] of a directory, if the name leads to `file`.
+    /// [`Filesystem::unlink`], or [`Filesystem::rmdir`] of a directory, if the name leads to
+    /// `file`.
     pub async fn remove_judged(&self, dir: NodeId, name: &[u8], is_dir: bool, file: NodeId) -> Result<()> {
         let (zfs, id) = self.live(dir)?;
         zfs.remove_judged(id, name, is_dir, file).await
     }
 
-    /// [`Filesystem::rename`], if the names lead to these files: the one that is renamed, and the one
-    /// that is replaced.
+    /// [`Filesystem::rename`], if the names lead to these files: the one that is renamed, and the
+    /// one that is replaced.
     pub async fn rename_judged(
         &self,
         (from, old): (NodeId, &[u8]),

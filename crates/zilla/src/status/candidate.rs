@@ -63,8 +63,8 @@ pub async fn aux_devices(env: &Env, found: &FoundPool) -> Result<(Vec<VdevNode>,
     Ok((spares, aux(&tree, &tree.cache, AllocClass::Cache, 0)))
 }
 
-/// The vdevs that a configuration wants (`vdev_tree` of a label or a cache file), with what is there
-/// of them now; None: it is none.
+/// The vdevs that a configuration wants (`vdev_tree` of a label or a cache file), with what is
+/// there of them now; None: it is none.
 pub async fn wanted_devices(env: &Env, config: &NvList, pool_guid: u64) -> Option<VdevNode> {
     let tree = Arc::new(VdevTree::from_config(env, config).ok()?);
     let args = OpenArgs { pool_guid: Some(pool_guid), ..OpenArgs::default() };

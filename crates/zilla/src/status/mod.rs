@@ -1,9 +1,9 @@
-//! What a pool looks like from outside: its vdevs with their counters, its features, and what goes on in
-//! it.
+//! What a pool looks like from outside: its vdevs with their counters, its features, and what goes
+//! on in it.
 //!
 //! The types are those of `zilla-control`, plain values that the commands print and others may
-//! store; [`Pool::status`] fills them, and [`look_at`] does the same for a pool that is not open, of
-//! which only labels are known.
+//! store; [`Pool::status`] fills them, and [`look_at`] does the same for a pool that is not open,
+//! of which only labels are known.
 
 mod candidate;
 mod extended;

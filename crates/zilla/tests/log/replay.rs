@@ -1,4 +1,5 @@
-//! What stands in the way of a replay: nothing that stood in no one's way when the change was made. And what is done where it cannot go on.
+//! What stands in the way of a replay: nothing that stood in no one's way when the change was made.
+//! And what is done where it cannot go on.
 
 use super::*;
 use zilla::{Errno, ZFS_APPENDONLY, ZFS_IMMUTABLE};
@@ -6,7 +7,8 @@ use zilla_core::dsl::Setting;
 use zilla_core::zap::Value;
 use zilla_core::zpl::ZFS_NOUNLINK;
 
-/// The files of a directory that is made, with its flags, before the crash, and what is done there: `d/f`, `d/g`, `d/sub`, `e/t`.
+/// The files of a directory that is made, with its flags, before the crash, and what is done there:
+/// `d/f`, `d/g`, `d/sub`, `e/t`.
 struct Case<'a> {
     fs: &'a Filesystem,
     d: NodeId,
@@ -79,8 +81,9 @@ async fn set_flags(fs: &Filesystem, nodes: &[NodeId], flags: (u64, u64)) {
     }
 }
 
-/// `chattr -i d; create d/f; create g, fsync g`: nobody asked for the flags to be stable, but without that change the others could not be made. So
-/// they come first in the log, also the flags of a file that is removed next.
+/// `chattr -i d; create d/f; create g, fsync g`: nobody asked for the flags to be stable, but
+/// without that change the others could not be made. So they come first in the log, also the flags
+/// of a file that is removed next.
 #[test]
 fn flags_are_in_the_log_before_what_they_stood_in_the_way_of() {
     let env = real_env(2);
@@ -131,7 +134,8 @@ fn flags_are_in_the_log_before_what_they_stood_in_the_way_of() {
             let top = path.split('/').nth(1).unwrap_or_default();
             let (found, left) = have.get(path).unwrap_or_else(|| panic!("{path} is lost"));
             assert_eq!(ino, found, "{path} is another file");
-            // What only concerns the contents of a file waits for who asks for it; a link changes the directory that it is made in.
+            // What only concerns the contents of a file waits for who asks for it; a link changes
+            // the directory that it is made in.
             let call = top.get(2..).unwrap_or_default();
             let asked = match call {
                 "write" | "truncate" | "xattr" => false,
@@ -212,8 +216,8 @@ fn limits_that_came_later_do_not_judge_a_replay() {
     });
 }
 
-/// A replay that cannot go on, because a block of the log was damaged after it was claimed, keeps what it holds: the file system is read-only,
-/// and another try finds all of it.
+/// A replay that cannot go on, because a block of the log was damaged after it was claimed, keeps
+/// what it holds: the file system is read-only, and another try finds all of it.
 #[test]
 fn a_log_whose_replay_stops_is_kept_until_it_can_go_on() {
     let env = real_env(2);

@@ -1,6 +1,7 @@
 //! A file's project number and flags, by the kernel's own call for them.
 //!
-//! It reaches the file system through its mount, whoever serves that, and is judged there like any other change of the file.
+//! It reaches the file system through its mount, whoever serves that, and is judged there like any
+//! other change of the file.
 
 use rustix::fd::AsFd;
 use rustix::io;

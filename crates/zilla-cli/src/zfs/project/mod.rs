@@ -1,13 +1,16 @@
 //! `zfs project`: the project of files and directories, shown, checked, set and cleared.
 //!
-//! Files are asked themselves, through the mount they lie in, by the kernel's own call for it ([`fsx`]); the daemon has no part in it. So
-//! who may change a file's project is judged where all changes of files are, and a file system of another kind answers for itself.
+//! Files are asked themselves, through the mount they lie in, by the kernel's own call for it
+//! ([`fsx`]); the daemon has no part in it. So who may change a file's project is judged where all
+//! changes of files are, and a file system of another kind answers for itself.
 //!
-//! What it keeps true: a file that cannot be asked or changed ends the command for the operand it was found below, and is named; others are
-//! still handled. Names that vanish while a directory is gone through are no error, as whoever removes files meanwhile is right.
+//! What it keeps true: a file that cannot be asked or changed ends the command for the operand it
+//! was found below, and is named; others are still handled. Names that vanish while a directory is
+//! gone through are no error, as whoever removes files meanwhile is right.
 //!
-//! A crash in between leaves some files changed and others not: each by itself is one or the other, and the command can be given again.
-//! Below what is named, symbolic links are not followed, and only files and directories are looked at.
+//! A crash in between leaves some files changed and others not: each by itself is one or the other,
+//! and the command can be given again. Below what is named, symbolic links are not followed, and
+//! only files and directories are looked at.
 
 mod fsx;
 

@@ -112,7 +112,8 @@ pub struct Printer<'a> {
 }
 
 impl<'a> Printer<'a> {
-    /// `columns`: of the terminal. The numbers take 42; longer names make their own lines longer, not all.
+    /// `columns`: of the terminal. The numbers take 42; longer names make their own lines longer,
+    /// not all.
     pub fn new(opts: &'a Options, pools: &[PoolInfo], columns: usize, scripts: Columns) -> Printer<'a> {
         let mut names = 0;
         for pool in pools {

@@ -60,7 +60,8 @@ impl World {
         out.unused
     }
 
-    /// Nothing is left that the tree does not lead to: without its only object there is but the root.
+    /// Nothing is left that the tree does not lead to: without its only object there is but the
+    /// root.
     async fn end(mut self) {
         self.h.objset.free(&self.h.tx(), &self.dn);
         self.h.sync_open().await;

@@ -176,7 +176,8 @@ fn what_lies_below_an_unreadable_indirect_block_is_left_when_the_object_goes() {
     assert_eq!(w.read(0, BLK).unwrap(), [vec![0xaa; 10], vec![0; BLK - 10]].concat());
 }
 
-/// An object in a block of dnodes of its own, each block of which is full of its number, and where these lie.
+/// An object in a block of dnodes of its own, each block of which is full of its number, and where
+/// these lie.
 fn source(w: &mut World, blocks: u64) -> Vec<zilla_ondisk::BlkPtr> {
     let spec = NewObject { indblkshift: IBS, ..NewObject::new(DMU_OT_PLAIN_FILE_CONTENTS, BLK as u32) };
     let src = block_on(resident(|| w.h.objset.claim(&w.h.tx(), SOURCE, spec))).unwrap();
@@ -190,7 +191,8 @@ fn source(w: &mut World, blocks: u64) -> Vec<zilla_ondisk::BlkPtr> {
 const SOURCE: ObjectId = ObjectId(40);
 
 impl World {
-    /// Frees the source, and lets so many txgs come that its blocks are others' then. Nothing of it may come to be the object's.
+    /// Frees the source, and lets so many txgs come that its blocks are others' then. Nothing of it
+    /// may come to be the object's.
     fn free_source(&mut self, bps: &[zilla_ondisk::BlkPtr]) {
         let src = block_on(self.h.objset.hold_wait(SOURCE)).unwrap();
         self.h.objset.free(&self.h.tx(), &src);

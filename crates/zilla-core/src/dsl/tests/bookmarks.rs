@@ -1,4 +1,5 @@
-//! Bookmarks: what they count is held against the blocks themselves, through every operation that changes snapshots.
+//! Bookmarks: what they count is held against the blocks themselves, through every operation that
+//! changes snapshots.
 
 use super::*;
 use zilla_ondisk::dsl::{ZBM_FLAG_HAS_FBN, ZBM_FLAG_SNAPSHOT_EXISTS};
@@ -32,7 +33,8 @@ impl Pool {
         }
     }
 
-    /// Each of the features is counted once a use, and deadlists have the keys that snapshots and bookmarks need.
+    /// Each of the features is counted once a use, and deadlists have the keys that snapshots and
+    /// bookmarks need.
     fn check_marks(&mut self, heads: &[&str]) {
         self.check();
         let (mut with, mut marks) = (0, 0);
@@ -53,7 +55,8 @@ impl Pool {
                 let latest = ds.phys().prev_snap_txg;
                 let mut keys: BTreeSet<u64> = all.iter().map(|b| b.phys.creation_txg).collect();
                 keys.extend(txgs);
-                // The first list is of what was born after the beginning; the latest snapshot has no key yet.
+                // The first list is of what was born after the beginning; the latest snapshot has
+                // no key yet.
                 keys.retain(|t| *t < latest);
                 let dl = block_on(self.dsl.deadlist_open(ds.phys().deadlist_obj)).unwrap();
                 let found: BTreeSet<u64> = dl.lists().keys().copied().filter(|k| *k > 1).collect();

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// The walk does not come to it: the place that it had not come to yet is gone, and the one that the
-/// block was given meanwhile is behind it.
+/// The walk does not come to it: the place that it had not come to yet is gone, and the one that
+/// the block was given meanwhile is behind it.
 #[test]
 fn what_outlives_the_place_it_was_to_come_up_at_is_read() {
     run(|w| async move {

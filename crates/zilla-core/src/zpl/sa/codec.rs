@@ -30,7 +30,8 @@ fn swap_value(swap: Swap, v: &mut [u8]) {
     v.chunks_exact_mut(unit).for_each(<[u8]>::reverse);
 }
 
-/// ACEs are two 16-bit numbers and one of 32, some with one of 64 behind; which, the (swapped) flags say.
+/// ACEs are two 16-bit numbers and one of 32, some with one of 64 behind; which, the (swapped)
+/// flags say.
 fn swap_aces(mut v: &mut [u8]) {
     while v.len() >= 8 {
         for (a, b) in [(0, 2), (2, 4), (4, 8)] {
@@ -123,8 +124,9 @@ fn pack_one(
     Ok(out)
 }
 
-/// Packs the attributes `order`, whose lengths `len` tells and whose bytes `put` appends. `room` is the dnode's bonus space
-/// without a spill pointer. Changes nothing but, perhaps, the table of layouts.
+/// Packs the attributes `order`, whose lengths `len` tells and whose bytes `put` appends. `room` is
+/// the dnode's bonus space without a spill pointer. Changes nothing but, perhaps, the table of
+/// layouts.
 pub(crate) fn pack(
     table: &SaTable,
     tx: &Tx,

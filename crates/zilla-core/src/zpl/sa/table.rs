@@ -1,4 +1,5 @@
-//! The registry of attributes and the table of layouts, as a file system has them on disk and in memory.
+//! The registry of attributes and the table of layouts, as a file system has them on disk and in
+//! memory.
 
 use crate::dmu::{Need, Now, Objset, Stop};
 use crate::error::{Errno, Error};
@@ -284,7 +285,8 @@ impl SaTable {
         }
         let number = {
             let inner = self.inner.read();
-            // 0 and 1 are not in the table on disk; numbers are given out by count, as OpenZFS does.
+            // 0 and 1 are not in the table on disk; numbers are given out by count, as OpenZFS
+            // does.
             let from = inner.layouts.len() + 2;
             (from..MAX_LAYOUTS).find(|n| !inner.layouts.contains_key(&(*n as u16)))
         };

@@ -419,7 +419,8 @@ impl Pair {
         }
         let all = self.w.objects();
         let extra: Vec<u64> = all.difference(&known).copied().collect();
-        // Master node, attribute master, registry, layouts, delete queue; old file systems have no attribute tables.
+        // Master node, attribute master, registry, layouts, delete queue; old file systems have no
+        // attribute tables.
         let system = if self.w.zfs.version() >= 5 { 5 } else { 2 };
         assert_eq!(extra.len(), system, "objects {extra:?} beside the files");
         assert!(known.is_subset(&all), "files without objects");

@@ -1,4 +1,5 @@
-//! No record of a change that was once made is refused when it is replayed: not for a file's flags, nor for a quota.
+//! No record of a change that was once made is refused when it is replayed: not for a file's flags,
+//! nor for a quota.
 
 use super::super::*;
 use super::world::{CRED, World};
@@ -275,7 +276,8 @@ fn every_record_is_replayed_whatever_the_quotas_are() {
     }
 }
 
-/// A link or rename into the tree of another project is refused, but not if it was made before the tree became another's.
+/// A link or rename into the tree of another project is refused, but not if it was made before the
+/// tree became another's.
 #[test]
 fn every_record_is_replayed_whatever_the_projects_are_and_read_only_or_not() {
     for (name, record, check) in RECORDS {

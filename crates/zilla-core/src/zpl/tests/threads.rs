@@ -1,4 +1,5 @@
-//! Many threads on one small tree, while txgs are synced: nothing hangs, and what is left is a tree.
+//! Many threads on one small tree, while txgs are synced: nothing hangs, and what is left is a
+//! tree.
 
 use super::super::*;
 use super::world::{CRED, World};

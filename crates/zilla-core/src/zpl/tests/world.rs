@@ -27,7 +27,8 @@ pub(super) struct World {
 
 pub(super) const CRED: Cred = Cred { uid: 1000, gid: 100 };
 
-/// One environment for all cases: its threads are only there for what an operation leaves to a task.
+/// One environment for all cases: its threads are only there for what an operation leaves to a
+/// task.
 fn env() -> Env {
     static ENV: std::sync::OnceLock<Env> = std::sync::OnceLock::new();
     ENV.get_or_init(|| real_env(1)).clone()

@@ -1,8 +1,10 @@
-//! What programs can do to datasets: `zfs.list`, `zfs.get_prop`, `zfs.exists`, `zfs.sync`, `zfs.check`.
+//! What programs can do to datasets: `zfs.list`, `zfs.get_prop`, `zfs.exists`, `zfs.sync`,
+//! `zfs.check`.
 //!
-//! A function is named once, with its arguments, and is called with them in order, or with one table that has those that are optional by
-//! name. It fails with an error number that the program may act on; what cannot be meant (a dataset of another pool, an argument too
-//! many) ends the program.
+//! A function is named once, with its arguments, and is called with them in order, or with one
+//! table that has those that are optional by name. It fails with an error number that the program
+//! may act on; what cannot be meant (a dataset of another pool, an argument too many) ends the
+//! program.
 
 use super::super::Engine;
 use super::super::errors::Answer;

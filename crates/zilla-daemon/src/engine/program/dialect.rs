@@ -1,8 +1,10 @@
-//! Lua as channel programs are written in it: numbers are whole, of 64 bits, and `/` divides them as such.
+//! Lua as channel programs are written in it: numbers are whole, of 64 bits, and `/` divides them
+//! as such.
 //!
-//! OpenZFS's interpreter is a Lua 5.2 whose only number is `int64_t`. Ours is 5.3, which has such numbers beside others; a program is
-//! turned into one that uses no others: `/` becomes `//`, a number too large wraps around, and one with a fraction is malformed. Strings
-//! and comments stay as they are, and so do the lines, which errors name.
+//! OpenZFS's interpreter is a Lua 5.2 whose only number is `int64_t`. Ours is 5.3, which has such
+//! numbers beside others; a program is turned into one that uses no others: `/` becomes `//`, a
+//! number too large wraps around, and one with a fraction is malformed. Strings and comments stay
+//! as they are, and so do the lines, which errors name.
 
 /// The program for our interpreter, or what is wrong with it.
 pub fn translate(script: &str) -> Result<String, String> {

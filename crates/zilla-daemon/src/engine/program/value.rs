@@ -1,7 +1,7 @@
 //! Between a program's values and lists of names and values.
 //!
-//! A table's keys become text, and two that become the same text are an error, as is what has no counterpart: functions, tables as keys,
-//! numbers with a fraction, tables deeper than they may be.
+//! A table's keys become text, and two that become the same text are an error, as is what has no
+//! counterpart: functions, tables as keys, numbers with a fraction, tables deeper than they may be.
 
 use mlua::{Lua, Value};
 use zilla_control::types::ProgramValue;
