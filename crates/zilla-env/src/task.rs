@@ -1,5 +1,5 @@
-//! Results of tasks, and timeouts. A task's panic is carried to whoever waits for it: a bug shows where it is
-//! awaited and not as a wait without end.
+//! Results of tasks, and timeouts. A task's panic is carried to whoever waits for it: a bug shows
+//! where it is awaited and not as a wait without end.
 
 use std::any::Any;
 use std::fmt;
@@ -13,6 +13,16 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 
 use crate::BoxFuture;
+
+/// Lets other tasks of the same thread have a turn.
+pub async fn yield_now() {
+    let mut first = true;
+    let turn = poll_fn(|cx| {
+        cx.waker().wake_by_ref();
+        if std::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) }
+    });
+    turn.await;
+}
 
 enum State<T> {
     Running(Option<Waker>),
@@ -80,7 +90,8 @@ impl<T> Future for JoinHandle<T> {
                     drop(state);
                     resume_unwind(panic)
                 }
-                // Nothing will ever come; the waiter is being shut down with the executor, or polled too often.
+                // Nothing will ever come; the waiter is being shut down with the executor, or
+                // polled too often.
                 State::Running(_) | State::Dropped => Poll::Pending,
             },
         }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-/// A connection on which nothing comes is tried after this, and so often at such distances: a client
-/// whose machine is gone would keep its volume in use for ever.
+/// A connection on which nothing comes is tried after this, and so often at such distances: a
+/// client whose machine is gone would keep its volume in use for ever.
 const QUIET: Duration = Duration::from_secs(60);
 const PROBES: u32 = 6;
 const PROBE: Duration = Duration::from_secs(10);

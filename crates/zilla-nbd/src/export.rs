@@ -33,7 +33,8 @@ pub trait Exports: Send + Sync + 'static {
     fn open(&self, name: &str) -> impl Future<Output = std::result::Result<Self::Export, Refused>> + Send;
 }
 
-/// An export in use. Ranges are within the size that [`Export::facts`] told last, unless it has changed since.
+/// An export in use. Ranges are within the size that [`Export::facts`] told last, unless it has
+/// changed since.
 pub trait Export: Send + Sync + 'static {
     /// ENXIO: it is closed.
     fn facts(&self) -> Result<Facts>;

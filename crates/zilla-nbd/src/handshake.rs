@@ -1,16 +1,19 @@
-//! Fixed newstyle: the client asks what there is, and settles on an export and how to speak about it.
+//! Fixed newstyle: the client asks what there is, and settles on an export and how to speak about
+//! it.
 //!
 //! ```text
 //!   server: NBDMAGIC IHAVEOPT flags        client: flags
 //!   client: IHAVEOPT option length data    server: magic option reply length data, for each reply of the option
 //! ```
 //!
-//! It ends with GO or EXPORT_NAME, which begins transmission, or with ABORT. The caller bounds the time; here are bounds for the length of
-//! an option (64 KiB; up to 1 MiB is read over and refused) and for how many there are.
+//! It ends with GO or EXPORT_NAME, which begins transmission, or with ABORT. The caller bounds the
+//! time; here are bounds for the length of an option (64 KiB; up to 1 MiB is read over and refused)
+//! and for how many there are.
 //!
-//! Where TLS is demanded nothing else is answered before ([`until_tls`]): no name, no size, no setting. Nothing that was said before it
-//! counts after it, and what is sent behind STARTTLS without waiting for the answer, which somebody in between may have put there, ends
-//! the connection.
+//! Where TLS is demanded nothing else is answered before ([`until_tls`]): no name, no size, no
+//! setting. Nothing that was said before it counts after it, and what is sent behind STARTTLS
+//! without waiting for the answer, which somebody in between may have put there, ends the
+//! connection.
 
 use crate::export::{Export, Exports, Facts};
 use crate::proto::{self, BASE_ALLOCATION, Fields, NAME_MAX, PAYLOAD_MAX, info, option, rep, transmission};

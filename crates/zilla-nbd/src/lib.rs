@@ -4,29 +4,35 @@
 //!   socket -> handshake: which export, which extensions -> requests, answered as they finish -> the facade's Volume
 //! ```
 //!
-//! The handshake is fixed newstyle ([`handshake`]): it lists exports, tells of one, and settles structured replies and the metadata context
-//! `base:allocation`. Then one task serves the connection ([`transmit`]): it reads requests, has up to 128 of them under way at a time, and
-//! writes replies as they come, several with one system call. A request whose data are in memory is done on the spot.
+//! The handshake is fixed newstyle ([`handshake`]): it lists exports, tells of one, and settles
+//! structured replies and the metadata context `base:allocation`. Then one task serves the
+//! connection ([`transmit`]): it reads requests, has up to 128 of them under way at a time, and
+//! writes replies as they come, several with one system call. A request whose data are in memory is
+//! done on the spot.
 //!
-//! **What is promised.** A reply to a write with FUA, or to a flush, means that the data are on stable storage; a flush covers all
-//! writes answered before on any connection (multi-conn). Nothing is promised of a write that was not answered.
+//! **What is promised.** A reply to a write with FUA, or to a flush, means that the data are on
+//! stable storage; a flush covers all writes answered before on any connection (multi-conn).
+//! Nothing is promised of a write that was not answered.
 //!
-//! **Hostile clients.** Everything a client sends is bounded: options by length, number and time; requests by what is under way
-//! (32 MiB, and one request of 32 MiB at most beyond it, a connection; a sixteenth of the machine's memory all together); a client that
-//! does not read its replies is read from no more, and is sent away after a minute if others wait for the memory. What
-//! breaks the framing ends the connection; what is only wrong gets the error that the protocol has for it. Over TCP only a few at a
-//! time may be there who have not shown a certificate, and not for long.
+//! **Hostile clients.** Everything a client sends is bounded: options by length, number and time;
+//! requests by what is under way (32 MiB, and one request of 32 MiB at most beyond it, a
+//! connection; a sixteenth of the machine's memory all together); a client that does not read its
+//! replies is read from no more, and is sent away after a minute if others wait for the memory.
+//! What breaks the framing ends the connection; what is only wrong gets the error that the protocol
+//! has for it. Over TCP only a few at a time may be there who have not shown a certificate, and not
+//! for long.
 //!
-//! **An export that goes.** When a volume is closed under its clients, requests under way end, later ones get ESHUTDOWN, and the
-//! connection is closed. A volume that changes its size is used by the new size at once; clients learn of it when they ask.
+//! **An export that goes.** When a volume is closed under its clients, requests under way end,
+//! later ones get ESHUTDOWN, and the connection is closed. A volume that changes its size is used
+//! by the new size at once; clients learn of it when they ask.
 //!
-//! **TCP** is served with TLS only ([`tls`]), and only where the caller asks for it. On the Unix socket, which the file system guards, a client
-//! that asks for TLS is told that there is none.
+//! **TCP** is served with TLS only ([`tls`]), and only where the caller asks for it. On the Unix
+//! socket, which the file system guards, a client that asks for TLS is told that there is none.
 //!
-//! **Deliberately absent.** Extended headers; TCP without TLS. Pre-shared keys, which rustls does not
-//! have: certificates serve the same end. `NBD_CMD_RESIZE`: the protocol's text only reserves its
-//! number, for an experimental extension, and no client sends it; the server answers EINVAL, as to
-//! any unknown command. `zfs set volsize` gives a volume another size.
+//! **Deliberately absent.** Extended headers; TCP without TLS. Pre-shared keys, which rustls does
+//! not have: certificates serve the same end. `NBD_CMD_RESIZE`: the protocol's text only reserves
+//! its number, for an experimental extension, and no client sends it; the server answers EINVAL, as
+//! to any unknown command. `zfs set volsize` gives a volume another size.
 
 mod door;
 mod export;
@@ -122,12 +128,17 @@ where
     }
 }
 
-/// Serves clients until `shutdown` completes, then lets requests under way finish.
-pub async fn serve<E: Exports>(door: Door, exports: Arc<E>, shutdown: impl Future<Output = ()> + Send) {
+/// Serves clients until `shutdown` completes, then lets requests under way finish. Their data have
+/// room in `memory`, which other doors may share.
+pub async fn serve<E: Exports>(
+    door: Door,
+    exports: Arc<E>,
+    memory: Memory,
+    shutdown: impl Future<Output = ()> + Send,
+) {
     let door = Arc::new(door);
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     let strangers = Arc::new(Semaphore::new(STRANGERS));
-    let memory = Memory::of_machine();
     let mut clients = JoinSet::new();
     tokio::pin!(shutdown);
     loop {

@@ -1,8 +1,8 @@
 //! How much memory all clients of a server may have data in, together.
 //!
-//! What a connection may have under way is bounded, but thousands of connections may have that each.
-//! So the data of a request count here as well, a write's from before they are received, a read's
-//! until they are sent; where there is no room, requests wait in their connections.
+//! What a connection may have under way is bounded, but thousands of connections may have that
+//! each. So the data of a request count here as well, a write's from before they are received, a
+//! read's until they are sent; where there is no room, requests wait in their connections.
 
 use crate::proto::PAYLOAD_MAX;
 use std::io;

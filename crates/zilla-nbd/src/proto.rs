@@ -1,4 +1,5 @@
-//! The protocol's numbers and headers (NetworkBlockDevice/nbd, doc/proto.md). All integers are big-endian.
+//! The protocol's numbers and headers (NetworkBlockDevice/nbd, doc/proto.md). All integers are
+//! big-endian.
 
 pub const NBDMAGIC: u64 = 0x4e42_444d_4147_4943;
 pub const IHAVEOPT: u64 = 0x4948_4156_454f_5054;

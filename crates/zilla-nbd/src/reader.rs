@@ -1,8 +1,8 @@
 //! What a client sends, as it comes.
 //!
-//! Each method may be given up at any await and called again: what was read so far stays here. A write's data come to lie in buffers
-//! that hold whole blocks of the volume, which are handed to the engine as they are; so what it keeps of them is no more than
-//! what it counts.
+//! Each method may be given up at any await and called again: what was read so far stays here. A
+//! write's data come to lie in buffers that hold whole blocks of the volume, which are handed to
+//! the engine as they are; so what it keeps of them is no more than what it counts.
 
 use crate::proto::{REQUEST_LEN, Request};
 use bytes::{Buf, Bytes, BytesMut};
@@ -35,7 +35,8 @@ struct Data {
 
 impl Data {
     fn new(request: &Request, unit: u64) -> Data {
-        // An offset that cannot be is refused when the data are here: only its place in a block counts.
+        // An offset that cannot be is refused when the data are here: only its place in a block
+        // counts.
         let at = request.offset % unit;
         let mut data = Data {
             request: *request,
@@ -91,7 +92,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         !self.buf.is_empty()
     }
 
-    /// Has at least `n` bytes in the buffer; false if the client has sent its last byte before the first of them.
+    /// Has at least `n` bytes in the buffer; false if the client has sent its last byte before the
+    /// first of them.
     async fn fill(&mut self, n: usize) -> io::Result<bool> {
         while self.buf.len() < n {
             self.buf.reserve(n.max(BUFFER) - self.buf.len());
@@ -120,7 +122,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         Ok(())
     }
 
-    /// The next request's header, which stays until [`Reader::request_done`] or until all of its data are here; None at the end.
+    /// The next request's header, which stays until [`Reader::request_done`] or until all of its
+    /// data are here; None at the end.
     pub async fn request(&mut self) -> io::Result<Option<Request>> {
         if let Some(data) = &self.data {
             return Ok(Some(data.request));
@@ -188,7 +191,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
-        /// However the bytes come, and however often the reader is given up, data come out as they were sent and no block is cut.
+        /// However the bytes come, and however often the reader is given up, data come out as they
+        /// were sent and no block is cut.
         #[test]
         fn data_come_out_as_sent(offset in 0..300_000u64, len in 1..200_000u32, shift in 9..18u32,
                                  part in 1..70_000usize) {
@@ -209,7 +213,8 @@ mod tests {
                 let reading = async {
                     assert!(reader.fill(REQUEST_LEN).await.unwrap());
                     loop {
-                        // Given up again and again, as by a select in which something else came first.
+                        // Given up again and again, as by a select in which something else came
+                        // first.
                         tokio::select! {
                             biased;
                             pieces = reader.data(&request, block) => return pieces.unwrap(),

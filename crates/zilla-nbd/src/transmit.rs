@@ -1,7 +1,8 @@
 //! Requests and their replies.
 //!
-//! One task serves a connection. It does three things at once: it reads the next request, unless too much is under way; it drives the requests
-//! that wait for something; and it writes what replies there are. A request that need not wait is answered without another turn.
+//! One task serves a connection. It does three things at once: it reads the next request, unless
+//! too much is under way; it drives the requests that wait for something; and it writes what
+//! replies there are. A request that need not wait is answered without another turn.
 
 use crate::export::{Export, Facts};
 use crate::handshake::{Agreed, CONTEXT_ID};
@@ -97,8 +98,8 @@ impl Buf for Queue {
     }
 }
 
-/// A request that waits for something: how many bytes of data are counted for it and its share of the
-/// memory, itself, and what it comes to.
+/// A request that waits for something: how many bytes of data are counted for it and its share of
+/// the memory, itself, and what it comes to.
 type UnderWay = BoxFuture<'static, (usize, Option<Share>, Request, Outcome)>;
 
 struct Connection<X> {
@@ -143,7 +144,8 @@ where
     while open || !c.under_way.is_empty() || c.out.has_remaining() || unflushed {
         let concurrent = export.facts().map_or(true, |f| f.concurrent);
         let room = if concurrent { UNDER_WAY } else { 1 };
-        // Others may wait for the memory of replies that are not taken, and of a write that does not come.
+        // Others may wait for the memory of replies that are not taken, and of a write that does
+        // not come.
         let waits = c.out.has_remaining() || share.is_some();
         let reads = open && c.under_way.len() < room && c.bytes + c.out.len < BYTES_UNDER_WAY;
         tokio::select! {
@@ -180,7 +182,8 @@ where
     writer.shutdown().await
 }
 
-/// Sends some of what there is, or has what was sent leave at once. May be given up: what was not sent is still there.
+/// Sends some of what there is, or has what was sent leave at once. May be given up: what was not
+/// sent is still there.
 async fn send<W: AsyncWrite + Unpin>(
     writer: &mut W,
     out: &mut Queue,
@@ -198,8 +201,8 @@ async fn send<W: AsyncWrite + Unpin>(
     Ok(())
 }
 
-/// The next request with its data, which may be given up and asked for again: its share of the memory
-/// is kept meanwhile.
+/// The next request with its data, which may be given up and asked for again: its share of the
+/// memory is kept meanwhile.
 async fn next<R: AsyncRead + Unpin, X: Export>(
     reader: &mut Reader<R>,
     export: &X,

@@ -20,7 +20,8 @@ const SIZE: u64 = 64 << 20;
 const OPTION: u64 = 0x4948_4156_454f_5054;
 const REPLY: u64 = 0x0003_e889_0455_65a9;
 
-/// A disk of zeroes and what was written, whose reads of the first block wait until they are let go.
+/// A disk of zeroes and what was written, whose reads of the first block wait until they are let
+/// go.
 struct Disk {
     data: Mutex<Vec<u8>>,
     readonly: bool,

@@ -17,6 +17,13 @@ pub async fn memory(opener: &dyn Opener) -> Option<Memory> {
     zilla_core::memory::read(opener).await
 }
 
+/// [`Pool::arc_counts`] where no pool is: all of them are 0.
+pub fn arc_counts_of_none() -> Vec<(&'static str, u64)> {
+    let mut all = zilla_core::arc::Cache::arcstats_of_none();
+    all.extend(zilla_core::l2arc::L2arc::arcstats_of_none());
+    all
+}
+
 impl Pool {
     /// The caches' counters, memory's and then those of the cache devices, under OpenZFS's names.
     pub fn arc_counts(&self) -> Vec<(&'static str, u64)> {

@@ -2,19 +2,23 @@
 //!
 //! **Floor 3.** It keeps bytes by their place, and asks nobody for them.
 //!
-//! A block's key is its physical identity (first DVA and birth), so clones and snapshots that share a block share its one
-//! buffer. Blocks are kept as they are on disk, compressed where they are; what is hot stands decompressed in the dbuf cache above.
-//! A block that is not compressed is the very buffer that the dbuf holds, or that went to the disk.
+//! A block's key is its physical identity (first DVA and birth), so clones and snapshots that share
+//! a block share its one buffer. Blocks are kept as they are on disk, compressed where they are;
+//! what is hot stands decompressed in the dbuf cache above. A block that is not compressed is the
+//! very buffer that the dbuf holds, or that went to the disk.
 //!
-//! Two lists, recent (MRU: seen once) and frequent (MFU), each with a list of ghosts, the keys that were evicted from it. A hit
-//! on a ghost says which list should have been longer and moves the target `p` (Megiddo and Modha's ARC). The cache is cut into shards by
-//! key, each an ARC of its own with its own lock: a hit takes one lock, allocates nothing, and no two cores meet except on
+//! Two lists, recent (MRU: seen once) and frequent (MFU), each with a list of ghosts, the keys that
+//! were evicted from it. A hit on a ghost says which list should have been longer and moves the
+//! target `p` (Megiddo and Modha's ARC). The cache is cut into shards by key, each an ARC of its
+//! own with its own lock: a hit takes one lock, allocates nothing, and no two cores meet except on
 //! the same shard.
 //!
-//! What is kept true: the sizes of all blocks together stay under the limit ([`Cache::set_limit`], moved by `memory/` with the memory
-//! that is left); a block that is rewritten in place within a txg replaces its older self.
+//! What is kept true: the sizes of all blocks together stay under the limit ([`Cache::set_limit`],
+//! moved by `memory/` with the memory that is left); a block that is rewritten in place within a
+//! txg replaces its older self.
 //!
-//! A crash loses nothing: whatever is here is on disk, or on its way there and held by the block I/O until it is.
+//! A crash loses nothing: whatever is here is on disk, or on its way there and held by the block
+//! I/O until it is.
 
 mod shard;
 mod stats;
@@ -47,7 +51,8 @@ impl Key {
 /// A block as the cache holds it.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// As on disk, without the padding to sectors; in the machine's byte order if it is not compressed.
+    /// As on disk, without the padding to sectors; in the machine's byte order if it is not
+    /// compressed.
     pub data: Bytes,
     pub compress: Compress,
     pub lsize: u32,
@@ -60,7 +65,8 @@ pub struct Block {
 /// What the second level must know of a block to keep it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct L2Facts {
-    /// It may be kept there: its dataset says so, its checksum tells it from others, and `data` is what is on disk.
+    /// It may be kept there: its dataset says so, its checksum tells it from others, and `data` is
+    /// what is on disk.
     pub wanted: bool,
     /// The rest of the first DVA: sectors allocated, and whether it is a gang's.
     pub gang: bool,
@@ -105,14 +111,16 @@ pub struct Wanted {
 /// A walk along the tail of one of a shard's lists, which is done a glance at a time.
 #[derive(Default)]
 pub struct Tail {
-    /// What was found at the last glance, and whether it came by a prefetch that nobody has asked for.
+    /// What was found at the last glance, and whether it came by a prefetch that nobody has asked
+    /// for.
     pub keys: Vec<(Key, bool)>,
     /// Where it goes on: an entry, and its key, which is another's if it has gone.
     at: Option<(u32, Key)>,
     bytes: u64,
 }
 
-/// Blocks smaller than a page are copied into memory of their own size: an I/O buffer is a page at least.
+/// Blocks smaller than a page are copied into memory of their own size: an I/O buffer is a page at
+/// least.
 const SMALL: usize = 4096;
 /// A shard holds at least a few of the largest blocks.
 const MAX_SHARDS: u64 = 64;
@@ -285,8 +293,8 @@ impl Cache {
         self.shards.iter().all(|s| s.lock().counters.deleted == 0)
     }
 
-    /// Looks at the next `glance` entries from a list's tail on, for blocks that the second level may have; as far as `bytes` bytes in
-    /// all. Whether there is more.
+    /// Looks at the next `glance` entries from a list's tail on, for blocks that the second level
+    /// may have; as far as `bytes` bytes in all. Whether there is more.
     pub fn tail(&self, shard: usize, what: Wanted, glance: usize, bytes: u64, tail: &mut Tail) -> bool {
         let Some(shard) = self.shards.get(shard) else { return false };
         shard.lock().tail(what, glance, bytes, tail)
@@ -314,6 +322,11 @@ impl Cache {
     /// Bytes of blocks.
     pub fn size(&self) -> u64 {
         self.shards.iter().map(|s| s.lock().size()).sum()
+    }
+
+    /// [`Cache::arcstats`] where no pool is.
+    pub fn arcstats_of_none() -> Vec<(&'static str, u64)> {
+        stats::list(&stats::Counters::default(), &shard::Sizes::default(), [0; 3])
     }
 
     /// Name and value of everything OpenZFS's `arcstats` would say that exists here.

@@ -1,7 +1,8 @@
 //! A block store in memory, for the tests of everything that stands on objects.
 //!
-//! It keeps every block it was ever given by DVA, refuses what a pool would refuse, and can forget its "cache" so that reads
-//! go the slow way. It checks what real pools check late: a block freed twice, or read after it was freed.
+//! It keeps every block it was ever given by DVA, refuses what a pool would refuse, and can forget
+//! its "cache" so that reads go the slow way. It checks what real pools check late: a block freed
+//! twice, or read after it was freed.
 
 use super::objset::{Objset, WriteProps};
 use super::{DbufCache, ObjsetSync, Prefetch};
@@ -34,7 +35,8 @@ pub struct MemStore {
 }
 
 impl MemStore {
-    /// Takes blocks away, as the pool does with what a sync killed. A block that is not there was freed twice.
+    /// Takes blocks away, as the pool does with what a sync killed. A block that is not there was
+    /// freed twice.
     pub fn free(&self, killed: &[BlkPtr]) {
         let mut blocks = self.blocks.lock();
         for bp in killed.iter().filter(|b| !b.is_embedded()) {
@@ -88,7 +90,7 @@ impl BlockStore for MemStore {
         let found = self.blocks.lock().get(&bp.dva(0).offset).filter(|_| readable).cloned();
         Box::pin(async move {
             // A real read takes a while: let others run in between.
-            yield_once().await;
+            zilla_env::yield_now().await;
             if away {
                 return Err(crate::zio::devices_away());
             }
@@ -121,7 +123,7 @@ impl BlockStore for MemStore {
             out.push(bp);
         }
         Box::pin(async move {
-            yield_once().await;
+            zilla_env::yield_now().await;
             Ok(out)
         })
     }
@@ -151,18 +153,6 @@ impl BlockStore for MemStore {
     }
 }
 
-async fn yield_once() {
-    let mut yielded = false;
-    std::future::poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return std::task::Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        std::task::Poll::Pending
-    })
-    .await;
-}
-
 /// Properties as a fresh pool's datasets have them, uncompressed so that tests see their bytes.
 pub fn props() -> WriteProps {
     WriteProps {
@@ -180,7 +170,8 @@ pub fn props() -> WriteProps {
     }
 }
 
-/// An objset on a store in memory, with its syncs: `Harness::sync` does what the pool does with the result.
+/// An objset on a store in memory, with its syncs: `Harness::sync` does what the pool does with the
+/// result.
 pub struct Harness {
     pub store: Arc<MemStore>,
     pub cache: Arc<DbufCache>,
@@ -224,7 +215,8 @@ impl Harness {
         self.sync(txg).await
     }
 
-    /// Forgets everything in memory and opens the objset from its root again, as an import after a crash does.
+    /// Forgets everything in memory and opens the objset from its root again, as an import after a
+    /// crash does.
     pub async fn reopen(&mut self) {
         let opened = Objset::open(1, &self.root, self.store.clone(), self.cache.clone(), props()).await;
         self.objset = match opened {

@@ -1,8 +1,9 @@
 //! Destroying snapshots and datasets.
 //!
-//! What a snapshot alone held are the blocks on its successor's deadlist that were born after its predecessor. They go, as whole
-//! lists, to the pool's list of blocks to be freed; the rest of both deadlists is joined. A head without snapshots is queued
-//! as a tree, or a clone by its livelist, and freed bit by bit in later txgs.
+//! What a snapshot alone held are the blocks on its successor's deadlist that were born after its
+//! predecessor. They go, as whole lists, to the pool's list of blocks to be freed; the rest of both
+//! deadlists is joined. A head without snapshots is queued as a tree, or a clone by its livelist,
+//! and freed bit by bit in later txgs.
 
 use super::DslPool;
 use super::bpobj::Delta;
@@ -45,8 +46,9 @@ impl DslPool {
         Ok(())
     }
 
-    /// The bytes that destroying a dataset's snapshots from `first` to `last` would give back. One by one they may have nothing of their
-    /// own, and together much: what was born after the snapshot before and died before the next.
+    /// The bytes that destroying a dataset's snapshots from `first` to `last` would give back. One
+    /// by one they may have nothing of their own, and together much: what was born after the
+    /// snapshot before and died before the next.
     #[crate::boxed]
     pub async fn space_freed_by(&self, first: &DslDataset, last: &DslDataset) -> Result<u64> {
         let since = first.phys().prev_snap_txg;
@@ -63,15 +65,15 @@ impl DslPool {
         Ok(used)
     }
 
-    /// Destroys snapshots, all or none. Those that do not exist are passed over; with `defer`, those in use go when they no
-    /// longer are.
+    /// Destroys snapshots, all or none. Those that do not exist are passed over; with `defer`,
+    /// those in use go when they no longer are.
     #[crate::boxed]
     pub async fn destroy_snapshots(&self, tx: &Tx, names: &[String], defer: bool) -> Result<()> {
-        let (mut all, mut alone) = (Vec::new(), Vec::new());
+        let (mut all, mut alone, mut known) = (Vec::new(), Vec::new(), BTreeSet::new());
         for n in names {
             match self.by_name(n).await {
                 // (A name given twice is one snapshot.)
-                Ok(s) if all.iter().any(|known: &Arc<DslDataset>| known.id == s.id) => {}
+                Ok(s) if !known.insert(s.id) => {}
                 Ok(s) => {
                     self.destroy_snapshot_check(&s, defer).await?;
                     // Nobody opens it from now on.
@@ -216,7 +218,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// Joins the range of a destroyed snapshot in the deadlists of all clones that were made after it.
+    /// Joins the range of a destroyed snapshot in the deadlists of all clones that were made after
+    /// it.
     pub(super) async fn remove_clones_key(&self, tx: &Tx, dir: &Arc<DslDir>, min_txg: u64) -> Result<()> {
         let mut todo = vec![dir.clone()];
         let mut seen = BTreeSet::new();

@@ -1,21 +1,25 @@
-//! The second-level cache (L2ARC): blocks that the ARC is about to let go, on fast devices beside the pool.
+//! The second-level cache (L2ARC): blocks that the ARC is about to let go, on fast devices beside
+//! the pool.
 //!
 //! **Floor 4.** It is asked by `zio`, and asks the devices.
 //!
 //! - [`index`] is what lies where, in memory, and [`tables`] how it is found;
 //! - [`rotor`] is a device as a ring with its log, which OpenZFS reads and writes alike;
-//! - [`feed`] takes blocks from the tails of the ARC's lists and writes them, ahead of eviction and never in its way;
+//! - [`feed`] takes blocks from the tails of the ARC's lists and writes them, ahead of eviction and
+//!   never in its way;
 //! - [`seen`] says what is worth a place on a device that is full;
 //! - [`rebuild`] reads the log of a device that was filled before, in the background;
 //! - [`device`] says whether a device is worth asking; [`stats`] counts.
 //!
-//! A read that misses the ARC looks into the index. If the block is there it is read from the cache device and checked
-//! against its own pointer, as any copy is; if that fails, takes too long, or the device has more to do than the pool's disks, the pool's
-//! copies are read as if there were no cache. So whatever a cache device holds or says, **it costs time and never data**: a block without a checksum is not
-//! cached at all, and an error of a cache device is no error of the pool.
+//! A read that misses the ARC looks into the index. If the block is there it is read from the cache
+//! device and checked against its own pointer, as any copy is; if that fails, takes too long, or
+//! the device has more to do than the pool's disks, the pool's copies are read as if there were no
+//! cache. So whatever a cache device holds or says, **it costs time and never data**: a block
+//! without a checksum is not cached at all, and an error of a cache device is no error of the pool.
 //!
 //! What is kept true:
-//! - Nothing of the pool waits for a cache device longer than [`device::READ_TIMEOUT`]: no txg, no flush, no export.
+//! - Nothing of the pool waits for a cache device longer than [`device::READ_TIMEOUT`]: no txg, no
+//!   flush, no export.
 //! - A block is fed only when its txg is synced: what a device holds was once the pool's.
 //! - The index takes at most `l2arc_meta_percent` of the most that the ARC may take, or of its even
 //!   part where several pools' ARCs have the memory, and the ARC leaves room for it.
@@ -23,11 +27,14 @@
 //! - The index is locked for a moment only: a device that leaves is forgotten step by step, and its
 //!   slot is given to no other before that.
 //!
-//! **Crash.** What was fed after the last header is not found again. Nothing else depends on what is here.
+//! **Crash.** What was fed after the last header is not found again. Nothing else depends on what
+//! is here.
 //!
-//! **Lock order.** The index, what was seen, and a device's ring are leaves, and never held together.
+//! **Lock order.** The index, what was seen, and a device's ring are leaves, and never held
+//! together.
 //!
-//! **Deliberately absent.** Blocks of encrypted datasets are not fed yet; nothing is trimmed ahead of the hand (`l2arc_trim_ahead`).
+//! **Deliberately absent.** Blocks of encrypted datasets are not fed yet; nothing is trimmed ahead
+//! of the hand (`l2arc_trim_ahead`).
 
 mod device;
 mod feed;
@@ -41,11 +48,10 @@ mod tables;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::task::Poll;
 
 use futures_util::future::join_all;
 use parking_lot::{Mutex, RwLock};
-use zilla_env::Env;
+use zilla_env::{Env, yield_now};
 
 pub use device::CacheDev;
 pub use read::Place;
@@ -125,7 +131,8 @@ impl L2arc {
         self.pool.get().ok_or_else(|| Error::os(Errno::Inval, "the pool is not open"))
     }
 
-    /// Takes an open device into use: what its log tells is read in the background, then it is fed. With `fresh` what it holds does not count.
+    /// Takes an open device into use: what its log tells is read in the background, then it is fed.
+    /// With `fresh` what it holds does not count.
     pub fn add(self: &Arc<Self>, vdev: &Arc<Vdev>, fresh: bool) -> Result<()> {
         let facts = self.pool_facts()?;
         let Some(leaf) = vdev.leaf.as_ref().filter(|l| l.readable()) else {
@@ -194,12 +201,7 @@ impl L2arc {
                     return;
                 }
             }
-            let mut first = true;
-            let turn = std::future::poll_fn(|cx| {
-                cx.waker().wake_by_ref();
-                if std::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) }
-            });
-            turn.await;
+            yield_now().await;
         }
     }
 
@@ -256,10 +258,12 @@ impl L2arc {
         self.arc.set_reserved(bytes + self.seen.lock().bytes());
     }
 
-    /// Says that a block was read from the pool's disks; whether it was before, not too long ago.
-    pub fn seen_before(&self, key: &Key) -> bool {
-        if !self.has_devices() {
-            return false;
+    /// Says that the ARC lacked a block, and whether a cache device had it. Whether it is known to
+    /// have been used before: what a device has was, and of the rest only without
+    /// `l2arc_feed_recent` a record is kept.
+    pub fn used_before(&self, key: &Key, from_device: bool) -> bool {
+        if from_device || !self.has_devices() || tunables::L2ARC_FEED_RECENT.get() != 0 {
+            return from_device;
         }
         let blocks = self.index.lock().total().blocks;
         self.seen.lock().note(key, blocks)
@@ -270,6 +274,11 @@ impl L2arc {
         if self.has_devices() {
             self.index.lock().forget(key);
         }
+    }
+
+    /// [`L2arc::arcstats`] where no pool is.
+    pub fn arcstats_of_none() -> Vec<(&'static str, u64)> {
+        stats::list(&Counters::default(), &Gauges::default())
     }
 
     /// Name and value of what OpenZFS's `arcstats` say of the second level.

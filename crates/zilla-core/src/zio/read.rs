@@ -174,7 +174,7 @@ impl Zio {
                         }
                     };
                     // A second use, of which the cache in memory does not know any more.
-                    let again = place == Found::CacheDevice || self.0.l2.seen_before(&key);
+                    let again = self.0.l2.used_before(&key, place == Found::CacheDevice);
                     found(place);
                     let outcome = raw.and_then(|raw| self.to_block(&bp, raw, bookmark));
                     if let Ok(block) = &outcome {
@@ -401,8 +401,8 @@ impl Zio {
         reader.read().await.map(|(data, _)| data)
     }
 
-    /// Writes copies that could not be read again, from one that could: how many were taken, and how
-    /// many bytes they are.
+    /// Writes copies that could not be read again, from one that could: how many were taken, and
+    /// how many bytes they are.
     async fn rewrite_copies(
         &self,
         failures: Vec<(Dva, DvaFailure)>,

@@ -3,7 +3,6 @@
 use super::Engine;
 use super::errors::Answer;
 use super::pool::Pool;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zilla_control::types::{ArcStat, ArcStatQuery};
@@ -27,21 +26,12 @@ fn counts(pool: &Arc<Pool>) -> Vec<(&'static str, u64)> {
     pool.zilla.arc_counts()
 }
 
-/// The names of the last pools that there were: without any, all of them are 0, as scripts that
-/// look between an export and an import expect.
-static NAMES: Mutex<Vec<&str>> = Mutex::new(Vec::new());
-
-/// The sum of all pools'.
+/// The sum of all pools'. Without any, all are 0, as scripts that look between an export and an
+/// import expect.
 pub fn sum(pools: &[Arc<Pool>]) -> Vec<(&'static str, u64)> {
     if pools.is_empty() {
-        return NAMES.lock().iter().map(|name| (*name, 0)).collect();
+        return zilla::stats::arc_counts_of_none();
     }
-    let out = sum_of(pools);
-    *NAMES.lock() = out.iter().map(|(name, _)| *name).collect();
-    out
-}
-
-fn sum_of(pools: &[Arc<Pool>]) -> Vec<(&'static str, u64)> {
     let mut at = BTreeMap::new();
     let mut out: Vec<(&'static str, u64)> = Vec::new();
     for (name, n) in pools.iter().flat_map(counts) {

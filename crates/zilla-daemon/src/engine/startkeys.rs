@@ -1,4 +1,5 @@
-//! The keys that a starting daemon loads by itself: those whose `keylocation` is a file or a server.
+//! The keys that a starting daemon loads by itself: those whose `keylocation` is a file or a
+//! server.
 //!
 //! OpenZFS's units do the same at boot (`zfs load-key -a`, then `zfs mount -a`). Pools of the cache
 //! file are opened and mounted one after the other. After each one the files are looked for: a key
@@ -7,10 +8,10 @@
 //! may be no network yet. Keys with `keylocation=prompt` wait for a person.
 //!
 //! What it keeps true: a key that is not found costs its datasets and one line of the log, never
-//! the start: files are looked for together, one that does not answer is not asked again, and all of
-//! them have little more than [`FILE_PATIENCE`]. A pool chooses what its `keylocation` is, so only regular files are read, no more of
-//! them than a key has, and nothing of them is told. A pool that `zpool import` opens is none of
-//! these: there `-l` says that keys are to be loaded.
+//! the start: files are looked for together, one that does not answer is not asked again, and all
+//! of them have little more than [`FILE_PATIENCE`]. A pool chooses what its `keylocation` is, so
+//! only regular files are read, no more of them than a key has, and nothing of them is told. A pool
+//! that `zpool import` opens is none of these: there `-l` says that keys are to be loaded.
 
 use super::Engine;
 use super::pool::Pool;
@@ -117,10 +118,12 @@ impl StartKeys {
         F: Future<Output = Found>,
     {
         let begun = tokio::time::Instant::now();
-        let until = begun + FILE_PATIENCE.saturating_sub(self.waited).max(A_LOOK);
+        let until = begun + FILE_PATIENCE.saturating_sub(self.waited);
         let looks = std::mem::take(&mut self.locked).into_iter().map(|mut locked| {
             let found = (!locked.silent && !is_remote(&locked.location)).then(|| read(&locked));
             async move {
+                // (Where there are many this one may begin late.)
+                let until = until.max(tokio::time::Instant::now() + A_LOOK);
                 let found = match found {
                     None => None,
                     Some(found) => match tokio::time::timeout_at(until, found).await {
@@ -162,7 +165,8 @@ impl Locked {
         );
     }
 
-    /// Its pool, if it is still there under the name: it may have been exported, and another have that.
+    /// Its pool, if it is still there under the name: it may have been exported, and another have
+    /// that.
     fn pool(&self, engine: &Engine) -> Option<Arc<Pool>> {
         let (pool, now) = (self.pool.upgrade()?, engine.pool_of(&self.name).ok()?);
         Arc::ptr_eq(&pool, &now).then_some(pool)

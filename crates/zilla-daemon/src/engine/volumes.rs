@@ -100,8 +100,8 @@ impl Pool {
                 let (closed, told) = watch::channel(false);
                 self.volumes.open.lock().insert(id, Open { volume: volume.clone(), closed, users: 1 });
                 let used = InUse { pool: self.clone(), id, volume, closed: told };
-                // Replay takes time: properties that were set meanwhile were told to those that were
-                // known then.
+                // Replay takes time: properties that were set meanwhile were told to those that
+                // were known then.
                 used.volume.refresh().await?;
                 return Ok(used);
             }
@@ -167,7 +167,8 @@ impl Pool {
         }
     }
 
-    /// After properties changed: volumes in use heed them. Gives the first error, after all were told.
+    /// After properties changed: volumes in use heed them. Gives the first error, after all were
+    /// told.
     pub async fn refresh_volumes(&self) -> Result<()> {
         let all: Vec<Arc<Volume>> = self.volumes.open.lock().values().map(|o| o.volume.clone()).collect();
         let mut done = Ok(());
@@ -350,12 +351,13 @@ impl Nbd {
         let (stop, stopped) = watch::channel(false);
         let (end, ended) = watch::channel(false);
         let offered = Arc::new(Offered { pools: pools.clone() });
+        let memory = zilla_nbd::Memory::of_machine();
         let served = doors.into_iter().flatten().map(|door| {
             let mut stopped = stopped.clone();
             let shutdown = async move {
                 let _ = stopped.wait_for(|stop| *stop).await;
             };
-            zilla_nbd::serve(door, offered.clone(), shutdown)
+            zilla_nbd::serve(door, offered.clone(), memory.clone(), shutdown)
         });
         let served = futures_util::future::join_all(served.collect::<Vec<_>>());
         runtime.spawn(async move {

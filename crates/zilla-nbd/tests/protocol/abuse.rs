@@ -3,7 +3,7 @@
 use super::*;
 use std::io::ErrorKind;
 use tokio::net::{UnixListener, UnixStream};
-use zilla_nbd::{Door, serve};
+use zilla_nbd::{Door, Memory, serve};
 
 /// Longer than the server lets requests go on that are under way when it ends.
 const LONG: Duration = Duration::from_secs(10);
@@ -40,7 +40,8 @@ async fn an_abused_handshake_ends() {
     let mut c = Client::connect(false);
     c.hello(3 | 1 << 9).await;
     assert_eq!(c.ended().await, ErrorKind::InvalidData);
-    // An option without its magic number, one that is too long to be read over, and a name of such a length.
+    // An option without its magic number, one that is too long to be read over, and a name of such
+    // a length.
     for (magic, option, len) in [(OPTION ^ 1, 3, 0), (OPTION, 99, (1 << 20) + 1), (OPTION, 1, 70_000)] {
         let mut c = Client::connect(false);
         c.hello(3).await;
@@ -103,7 +104,8 @@ async fn a_server_that_ends_lets_requests_end_and_waits_for_no_client() {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let door = Door::Unix(UnixListener::bind(&path).unwrap());
     let shelf = Arc::new(Shelf(disk.clone()));
-    let server = tokio::spawn(serve(door, shelf, async move { stopped.await.unwrap() }));
+    let server =
+        tokio::spawn(serve(door, shelf, Memory::of_machine(), async move { stopped.await.unwrap() }));
     let begin = async |path| {
         let io = UnixStream::connect(path).await.unwrap();
         let mut c = Client { io, disk: disk.clone(), server: tokio::spawn(async { Ok(()) }) };

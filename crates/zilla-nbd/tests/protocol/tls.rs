@@ -1,4 +1,5 @@
-//! TLS: nothing is told before it, nothing said before it counts, and nobody without a certificate comes in.
+//! TLS: nothing is told before it, nothing said before it counts, and nobody without a certificate
+//! comes in.
 
 use super::*;
 use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, KeyPair};
@@ -10,7 +11,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, version};
 use zilla_nbd::tls::Acceptor;
-use zilla_nbd::{Door, serve, serve_tls_client};
+use zilla_nbd::{Door, Memory, serve, serve_tls_client};
 
 const STARTTLS: u32 = 5;
 const TLS_REQD: u32 = (1 << 31) + 5;
@@ -44,7 +45,8 @@ impl Authority {
         dir
     }
 
-    /// How a client connects that trusts this authority, and shows a certificate that `by` has signed.
+    /// How a client connects that trusts this authority, and shows a certificate that `by` has
+    /// signed.
     fn connector(&self, by: Option<&Authority>) -> TlsConnector {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).unwrap();
@@ -229,7 +231,8 @@ async fn those_who_say_nothing_keep_nobody_out() {
     let disk = Disk::new(false);
     let door = Door::Tls(listener, acceptor(authority.folder().path()));
     let shelf = Arc::new(Shelf(disk.clone()));
-    let server = tokio::spawn(serve(door, shelf, async move { stopped.await.unwrap() }));
+    let server =
+        tokio::spawn(serve(door, shelf, Memory::of_machine(), async move { stopped.await.unwrap() }));
     let mut silent = Vec::new();
     for _ in 0..SILENT {
         silent.push(TcpStream::connect(at).await.unwrap());
