@@ -227,11 +227,11 @@ pub fn compute(kind: Checksum, data: &[u8], swap: bool, salt: Option<&Salted>) -
 /// fifth faster where there are two or more.
 pub fn compute_all<'a>(
     kind: Checksum,
-    blocks: impl Iterator<Item = (&'a [u8], &'a mut Cksum)>,
+    mut blocks: impl Iterator<Item = (&'a [u8], &'a mut Cksum)>,
     salt: Option<&Salted>,
 ) {
     match kind {
-        Checksum::Sha256 => sha2::sha256_all(blocks),
+        Checksum::Sha256 => sha2::sha256_all(&mut blocks),
         _ => blocks.for_each(|(data, out)| *out = compute(kind, data, false, salt)),
     }
 }

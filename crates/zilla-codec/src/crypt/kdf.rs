@@ -18,10 +18,12 @@ pub const PBKDF2_SALT_LEN: usize = 8;
 /// `info`.
 pub fn derive(suite: Suite, master: &[u8], salt: &[u8; SALT_LEN]) -> Zeroizing<Vec<u8>> {
     let mut out = Zeroizing::new(vec![0; suite.key_len()]);
-    let hkdf = Hkdf::<Sha512>::new(None, master);
+    let mut hkdf = Hkdf::<Sha512>::new(None, master);
     // It refuses only more than 255 digests.
     let done = hkdf.expand(salt, &mut out);
     debug_assert!(done.is_ok());
+    hkdf = Hkdf::new(None, &[]);
+    std::hint::black_box(&mut hkdf);
     out
 }
 
@@ -38,6 +40,15 @@ pub struct Passphrase {
     last: Zeroizing<[[u8; DIGEST_LEN]; DIGESTS]>,
     sum: Zeroizing<[[u8; DIGEST_LEN]; DIGESTS]>,
     left: u64,
+}
+
+impl Drop for Passphrase {
+    fn drop(&mut self) {
+        if let Ok(nothing) = <Hmac<Sha1> as Mac>::new_from_slice(&[]) {
+            self.prf = nothing;
+            std::hint::black_box(&mut self.prf);
+        }
+    }
 }
 
 impl Passphrase {
