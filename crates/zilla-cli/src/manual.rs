@@ -78,6 +78,13 @@ mod tests {
     }
 
     #[test]
+    fn the_debugger_has_a_page_with_each_of_its_options() {
+        let (wanted, has) = (letters_of_usage(crate::zdb::USAGE), letters_of_page(&page("zdb.8")));
+        let missing: Vec<_> = wanted.difference(&has).collect();
+        assert!(missing.is_empty(), "zdb.8 says nothing of {missing:?}");
+    }
+
+    #[test]
     fn every_page_that_is_referred_to_is_there() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man");
         for entry in std::fs::read_dir(folder).unwrap() {

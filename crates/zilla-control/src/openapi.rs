@@ -48,6 +48,10 @@ impl Paths {
         let failed = self.schemas.subschema_for::<ApiError>();
         let about = self.schemas.definitions().get(&*T::schema_name()).and_then(|s| s.get("description"));
         let about = about.cloned().unwrap_or_default();
+        self.insert(T::NAME, about, request.into(), reply.into(), failed.into());
+    }
+
+    fn insert(&mut self, name: &str, about: Value, request: Value, reply: Value, failed: Value) {
         let failed = json!({
             "type": "object",
             "required": ["err"],
@@ -68,7 +72,7 @@ impl Paths {
         });
         let response = |why: &str, schema: &Value| json!({ "description": why, "content": { "application/json": { "schema": schema } } });
         let post = json!({
-            "operationId": T::NAME,
+            "operationId": name,
             "description": about,
             "requestBody": {
                 "required": true,
@@ -81,7 +85,7 @@ impl Paths {
                 "500": response("Something in the daemon is wrong; its log says more.", &failed),
             },
         });
-        self.paths.insert(format!("/v1/{}", T::NAME), json!({ "post": post }));
+        self.paths.insert(format!("/v1/{name}"), json!({ "post": post }));
     }
 
     pub(crate) fn document(mut self) -> Value {

@@ -2,6 +2,7 @@
 //! one is given back.
 
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 use zilla_e2e::{Kind, Need, Pool, World, can};
 
@@ -27,6 +28,25 @@ fn entries(world: &World) -> usize {
     let said = world.zpool("status -D tank").ok();
     let Some(rest) = said.split("DDT entries ").nth(1) else { return 0 };
     rest.split(',').next().and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+}
+
+/// What zdb tells of the tables is what OpenZFS's tells, down to the entries.
+fn same_tables(pool: &Pool<'_>) {
+    let Some(theirs) = zilla_testkit::zdb() else { return };
+    pool.export();
+    let said = |mut zdb: Command, option: &str| {
+        zdb.args(["-e", "-p"]).arg(pool.world.disks()).args([option, "tank"]);
+        let done = zdb.output().expect("zdb");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    };
+    let path = theirs.get_program().to_owned();
+    for option in ["-D", "-DD", "-DDD", "-DDDD", "-DDDDD"] {
+        let ours = said(pool.world.command("zdb"), option);
+        assert!(ours.contains("rootobj="), "{ours}");
+        assert_eq!(ours, said(Command::new(&path), option), "{option}");
+    }
+    pool.import();
 }
 
 /// Own zdb, since OpenZFS's of today's distributions does not know `fast_dedup`.
@@ -62,6 +82,7 @@ fn blocks_that_are_the_same_are_kept_once() {
             assert_eq!(ratio(&world), "2.00x", "{fs}");
         }
         assert_eq!(entries(&world), 2 * RECORDS, "what is encrypted is told apart from what is not");
+        same_tables(&pool);
         world.zpool("prefetch -t ddt tank").ok();
         pool.export();
         pool.import();

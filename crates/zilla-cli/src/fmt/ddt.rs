@@ -23,20 +23,24 @@ fn row(name: &str, sums: &Sums) -> String {
     format!("{name:>6}{}{}\n", half(once), half(often))
 }
 
-/// Rows by the power of two of references, and their total.
-pub fn histogram(rows: &BTreeMap<u32, Sums>) -> String {
-    let group = "_".repeat(30);
-    let mut out =
-        String::from("\nbucket              allocated                       referenced          \n");
-    out.push_str(&format!("______   {group}   {group}\n"));
-    out.push_str(&format!("refcnt{}\n", "   blocks   LSIZE   PSIZE   DSIZE".repeat(2)));
-    out.push_str(&format!("------{}\n", "   ------   -----   -----   -----".repeat(2)));
-    for (bucket, sums) in rows.iter().filter(|(_, sums)| sums[0] > 0) {
-        out.push_str(&row(&nicenum(1u64.checked_shl(*bucket).unwrap_or(u64::MAX)), sums));
-    }
-    out.push_str(&row("Total", &total(rows)));
-    out.push('\n');
-    out
+/// What stands above the rows.
+pub const HEAD: &str = "
+bucket              allocated                       referenced          
+______   ______________________________   ______________________________
+refcnt   blocks   LSIZE   PSIZE   DSIZE   blocks   LSIZE   PSIZE   DSIZE
+------   ------   -----   -----   -----   ------   -----   -----   -----
+";
+
+/// Rows by the power of two of references.
+pub fn rows(rows: &BTreeMap<u32, Sums>) -> String {
+    let name = |bucket: u32| nicenum(1u64.checked_shl(bucket).unwrap_or(u64::MAX));
+    let some = rows.iter().filter(|(_, sums)| sums[0] > 0);
+    some.map(|(bucket, sums)| row(&name(*bucket), sums)).collect()
+}
+
+/// The same, and their total.
+pub fn histogram(all: &BTreeMap<u32, Sums>) -> String {
+    format!("{HEAD}{}{}\n", rows(all), row("Total", &total(all)))
 }
 
 pub fn total(rows: &BTreeMap<u32, Sums>) -> Sums {

@@ -48,6 +48,8 @@ mod zap;
 mod znode;
 
 use crate::cx::Out;
+#[cfg(test)]
+pub(crate) use options::USAGE;
 use options::{Opts, Parsed};
 use std::pin::pin;
 use std::sync::Arc;
@@ -186,6 +188,9 @@ impl Zdb {
         }
         if self.on('u') {
             self.uberblock();
+        }
+        if self.on('D') {
+            self.dedup_tables().await?;
         }
         if self.level('d') > 2 || self.on('m') {
             self.metaslabs().await?;

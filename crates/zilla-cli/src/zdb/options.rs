@@ -56,13 +56,13 @@ const LONGS: &[Long] = &[
 ];
 
 /// What OpenZFS's zdb has and this one has not.
-const LACKING: &str = "BDEfFHIkKMotTVxXYyZ";
+const LACKING: &str = "BEfFHIkKMotTVxXYyZ";
 /// The reports, which are all given where none is asked for.
-const REPORTS: &str = "bcCdhimsu";
+const REPORTS: &str = "bcCdDhimsu";
 /// Letters that ask for something themselves.
-const ASKING: &str = "bcCdhilmNOrRsSu";
+const ASKING: &str = "bcCdDhilmNOrRsSu";
 
-const USAGE: &str = "Usage:\tzdb [-AbcCdGhiLmPsuv] [-e [-p <path> ...]] [-U <cache>]
+pub(crate) const USAGE: &str = "Usage:\tzdb [-AbcCdDGhiLmPsuv] [-e [-p <path> ...]] [-U <cache>]
 \t\t[<poolname>[/<dataset | objset id>] [<object | range> ...]]
 \tzdb -C [-U <cache>] [<poolname>]
 \tzdb -l [-qu] <device>
@@ -75,6 +75,7 @@ const USAGE: &str = "Usage:\tzdb [-AbcCdGhiLmPsuv] [-e [-p <path> ...]] [-U <cac
 
         -b block statistics             -c checksum all metadata (twice for all data) blocks
         -C config                       -d dataset(s)
+        -D deduplication statistics
         -h pool history                 -i intent logs
         -l read label contents          -m metaslabs
         -r copy a file out              -R read and display a block
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn what_is_lacking_is_named() {
-        assert!(refused("-D tank").contains("--dedup-stats"));
+        assert!(refused("-K x tank").contains("--key"));
         assert!(refused("--backup tank/5").contains("-B"));
         assert!(refused("-bbbbb tank").contains("-bbbbb"));
         assert!(refused("-p /x tank").contains("requires use of -e"));

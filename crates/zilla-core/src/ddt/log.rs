@@ -8,6 +8,7 @@
 //! that are gone, which this program appended since the import, are on disk only.
 
 use super::corrupt;
+use super::report::LogReport;
 use super::sync::stat_of;
 use super::table::Key;
 use crate::dmu::{Dnode, NewObject, resident};
@@ -165,6 +166,28 @@ impl Logs {
 
     pub fn find(&self, key: &Key) -> Option<&DdtLogged> {
         self.active.entries.get(key).or_else(|| self.flushing.entries.get(key))
+    }
+
+    fn log_of(&self, object: u64) -> Option<&Log> {
+        let is = |log: &&Log| log.object.as_ref().is_some_and(|o| o.id().0 == object);
+        [&self.active, &self.flushing].into_iter().find(is)
+    }
+
+    /// What there is to say of the log that is this object.
+    pub fn report(&self, object: u64) -> Option<LogReport> {
+        let log = self.log_of(object)?;
+        Some(LogReport {
+            object,
+            flushing: std::ptr::eq(log, &self.flushing),
+            checkpoint: log.checkpoint,
+            length: log.length,
+            first_txg: log.first_txg,
+            entries: log.entries.len() as u64,
+        })
+    }
+
+    pub fn entries_of(&self, object: u64) -> impl Iterator<Item = (&Key, &DdtLogged)> {
+        self.log_of(object).into_iter().flat_map(|log| &log.entries)
     }
 
     pub fn is_empty(&self) -> bool {

@@ -42,10 +42,12 @@
 mod live;
 mod log;
 mod prune;
+mod report;
 mod sync;
 mod table;
 
 pub use prune::Prune;
+pub use report::{Known, LogReport, StoredReport, TableReport};
 pub use table::DedupStats;
 
 use crate::error::{Error, Result};
