@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
 
-use super::track::Unkept;
+use super::track::OwnSide;
 use super::write::{Place, Placement};
 use super::{AllocClass, AllocReq, Priority, Zio};
 use crate::error::{Errno, Error, Result};
@@ -112,8 +112,9 @@ impl Zio {
         unit.leaves.iter().filter(|l| !l.writable()).for_each(|l| l.dtl.add(txg.0, txg.0 + 1));
         for (leaf, data) in unit.leaves.iter().filter(|l| l.writable()).zip(versions.iter().cycle()) {
             let at = offset + VDEV_LABEL_START_SIZE;
-            // What each side gets of its own is not sent again.
-            self.0.track.not_kept(txg, leaf.index, Unkept::Moved);
+            // What each side gets of its own is sent again to it alone.
+            let side = OwnSide { leaf: leaf.index, offset: at, data: data.clone() };
+            self.0.track.keep_side(txg, side);
             if leaf.write_at(at, data.clone(), Priority::Removal).await.is_err() {
                 leaf.dtl.add(txg.0, txg.0 + 1);
                 return Err(differ());

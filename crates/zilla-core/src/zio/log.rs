@@ -27,7 +27,6 @@ use zilla_ondisk::{ByteOrder, Dva};
 
 use super::early::EarlyWrites;
 use super::store::{LogStep, LogWritten};
-use super::track::Unkept;
 use super::write::Place;
 use super::{AllocClass, AllocReq, Priority, Zio, verify};
 use crate::error::{Errno, Error, Result};
@@ -135,7 +134,7 @@ impl LogWrite {
             }
             // One that cannot be read is nobody's: what is in it is told to nobody.
             if readable {
-                self.zio.0.track.not_kept(self.txg, leaf.index, Unkept::Log);
+                self.zio.0.track.lacks_log(self.txg, leaf.index);
             }
         }
         tree.check_suspects().await;

@@ -554,7 +554,7 @@ fn a_leaf_that_lacks_a_log_block_goes_on_lacking_its_txg() {
     for leaf in &w.tree.leaves {
         leaf.dtl.add(5, 6);
     }
-    w.zio.0.track.not_kept(Txg(5), 0, track::Unkept::Log);
+    w.zio.0.track.lacks_log(Txg(5), 0);
     w.env.block_on(w.zio.resend_txg(Txg(5)));
     let lacking = |txg: u64| -> Vec<bool> { w.tree.leaves.iter().map(|l| l.dtl.contains(txg)).collect() };
     assert_eq!(lacking(5), [true, false]);
@@ -567,7 +567,7 @@ fn a_leaf_that_lacks_a_log_block_goes_on_lacking_its_txg() {
     // Where each lacks one, one of them must get the uberblock.
     for leaf in &w.tree.leaves {
         leaf.dtl.add(9, 10);
-        w.zio.0.track.not_kept(Txg(9), leaf.index, track::Unkept::Log);
+        w.zio.0.track.lacks_log(Txg(9), leaf.index);
     }
     w.env.block_on(w.zio.resend_txg(Txg(9)));
     assert_eq!(lacking(9), [false, false]);
@@ -616,18 +616,32 @@ fn a_txg_is_kept_until_it_is_settled() {
     assert!(at(1)[..] == lost[..], "it is not kept for ever");
 }
 
-/// Sides that are to differ are not sent again: one that lost what it took goes on lacking it.
+/// Sides that are to differ are sent again what each has of its own, until their txg is settled.
 #[test]
-fn a_side_of_its_own_is_not_thought_to_be_sent_again() {
+fn a_side_of_its_own_is_sent_again_to_it_alone() {
     let w = world(VdevKind::Mirror, 2, 9);
     let versions = vec![noise(1, 4096), noise(2, 4096)];
     let sides = crate::zio::Sides { offset: 0, len: 4096, versions };
     let mut runs = Vec::new();
     let moved = w.zio.write_sides(Txg(5), AllocClass::Normal, &sides, (0, 4096), &mut runs);
     w.env.block_on(moved).unwrap();
-    w.tree.leaves[1].dtl.add(5, 6);
+    let place = runs[0].dst + zilla_ondisk::label::VDEV_LABEL_START_SIZE;
+    let at = |i: usize| w.env.block_on(w.devices[i].read(place, 4096)).unwrap();
+    let (first, second) = (at(0), at(1));
+    assert!(first[..] != second[..]);
+    // Caches whose flush failed may have lost what they had taken.
+    let lost = Bytes::from(vec![0; 4096]);
+    for i in 0..2 {
+        w.env.block_on(w.devices[i].write(place, lost.clone())).unwrap();
+        w.tree.leaves[i].dtl.add(5, 6);
+    }
     w.env.block_on(w.zio.resend_txg(Txg(5)));
-    assert!(w.tree.leaves[1].dtl.contains(5) && !w.tree.leaves[0].dtl.contains(5));
+    assert!(at(0)[..] == first[..] && at(1)[..] == second[..]);
+    assert!(w.tree.leaves.iter().all(|l| !l.dtl.contains(5)), "they lack nothing");
+    w.stable(5);
+    w.env.block_on(w.devices[1].write(place, lost.clone())).unwrap();
+    w.env.block_on(w.zio.resend_txg(Txg(5)));
+    assert!(at(1)[..] == lost[..], "it is not kept for ever");
     w.stable(5);
 }
 

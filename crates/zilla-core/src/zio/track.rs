@@ -32,24 +32,25 @@ struct Slot {
 /// Blocks by vdev and offset.
 type Kept = BTreeMap<(u32, u64), Bytes>;
 
+/// What one side of a mirror has of its own: moved there from a mirror whose sides differ.
+#[derive(Clone)]
+pub(super) struct OwnSide {
+    /// By index.
+    pub leaf: usize,
+    /// Of the leaf.
+    pub offset: u64,
+    pub data: Bytes,
+}
+
 /// Outstanding batches by txg.
 #[derive(Default)]
 pub struct Track {
     slots: Mutex<[Slot; TXG_SIZE]>,
     kept: [Mutex<Kept>; TXG_SIZE],
-    /// Leaves that a block was written to which is not kept, or that lack one, by the txg of its
-    /// birth.
-    unkept: Mutex<BTreeSet<(Txg, usize, Unkept)>>,
+    own_sides: [Mutex<Vec<OwnSide>>; TXG_SIZE],
+    /// Leaves that lack a block of the intent log, which is not kept, by the txg of its birth.
+    lack_log: Mutex<BTreeSet<(Txg, usize)>>,
     changed: Event,
-}
-
-/// What is not kept.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Unkept {
-    /// Of the intent log.
-    Log,
-    /// Moved from a mirror whose sides are to differ.
-    Moved,
 }
 
 impl Track {
@@ -77,18 +78,28 @@ impl Track {
         self.kept[txg.slot()].lock().clone()
     }
 
-    pub(super) fn not_kept(&self, txg: Txg, leaf: usize, what: Unkept) {
-        self.unkept.lock().insert((txg, leaf, what));
+    /// Keeps what is written to one side alone until its txg is stable.
+    pub(super) fn keep_side(&self, txg: Txg, side: OwnSide) {
+        self.own_sides[txg.slot()].lock().push(side);
     }
 
-    /// Whether a leaf may lack such a block.
-    pub(super) fn lacks(&self, txg: Txg, leaf: usize, what: Unkept) -> bool {
-        self.unkept.lock().contains(&(txg, leaf, what))
+    pub(super) fn own_sides(&self, txg: Txg) -> Vec<OwnSide> {
+        self.own_sides[txg.slot()].lock().clone()
+    }
+
+    pub(super) fn lacks_log(&self, txg: Txg, leaf: usize) {
+        self.lack_log.lock().insert((txg, leaf));
+    }
+
+    /// Whether a leaf lacks a block of the intent log.
+    pub(super) fn is_without_log(&self, txg: Txg, leaf: usize) -> bool {
+        self.lack_log.lock().contains(&(txg, leaf))
     }
 
     /// The txg is stable.
     pub(super) fn settled(&self, zio: &Zio, txg: Txg) {
-        self.unkept.lock().retain(|(of, ..)| *of > txg);
+        self.lack_log.lock().retain(|(of, _)| *of > txg);
+        self.own_sides[txg.slot()].lock().clear();
         let kept = std::mem::take(&mut *self.kept[txg.slot()].lock());
         let failed = std::mem::take(&mut self.slots.lock()[txg.slot()].failed);
         for batch in failed {

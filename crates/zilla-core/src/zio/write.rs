@@ -17,7 +17,7 @@ use zilla_ondisk::{ByteOrder, Dva, SPA_MAXBLOCKSIZE, object_type};
 use super::dedup::{Asked, Leads, Turn, may_share};
 use super::devices_away;
 use super::gang::HeaderSum;
-use super::track::{Batch, Unkept};
+use super::track::Batch;
 use super::{AllocClass, AllocReq, AllocStop, Dvas, Priority, WriteReq, Zio};
 use crate::arc::{Block, Key};
 use crate::crypt::{Seal, SealedBlock, Sealing, indirect_mac};
@@ -454,8 +454,8 @@ impl Zio {
 
 impl Zio {
     /// Sends all of a txg's blocks again, to every leaf that takes writes: these then miss nothing
-    /// of it. But for blocks that are not kept, of the intent log or of a mirror whose sides are to
-    /// differ: a leaf that may lack one goes on lacking the txg.
+    /// of it. But for blocks of the intent log, which are not kept: a leaf that lacks one goes on
+    /// lacking the txg.
     pub async fn resend_txg(&self, txg: Txg) {
         let tree = self.tree();
         #[cfg(feature = "planted")]
@@ -463,12 +463,12 @@ impl Zio {
             tree.pool_leaves().for_each(|l| l.dtl.remove(txg.0, txg.0 + 1));
             return;
         }
-        let lacks = |leaf: &Leaf, what| self.0.track.lacks(txg, leaf.index, what);
+        let lacks = |leaf: &Leaf| self.0.track.is_without_log(txg, leaf.index);
         for top in &tree.tops {
             // With too few left it could not be finished. Checksums tell the log's blocks.
-            let enough = top.survives(|l| l.writable() && !lacks(l, Unkept::Log));
+            let enough = top.survives(|l| l.writable() && !lacks(l));
             for leaf in top.leaves().filter(|l| l.writable()) {
-                if !(enough && lacks(leaf, Unkept::Log) || lacks(leaf, Unkept::Moved)) {
+                if !(enough && lacks(leaf)) {
                     leaf.dtl.remove(txg.0, txg.0 + 1);
                 }
                 leaf.written_again(txg);
@@ -484,6 +484,14 @@ impl Zio {
             }
         }
         self.submit_blocks(txg, 0, part, Vec::new(), Priority::AsyncWrite).await;
+        for side in self.0.track.own_sides(txg) {
+            let Some(leaf) = tree.leaves.get(side.leaf) else { continue };
+            let written =
+                leaf.writable() && leaf.write_at(side.offset, side.data, Priority::AsyncWrite).await.is_ok();
+            if !written {
+                leaf.dtl.add(txg.0, txg.0 + 1);
+            }
+        }
     }
 }
 
