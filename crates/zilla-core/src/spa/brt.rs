@@ -39,12 +39,12 @@ const COUNT: u64 = size_of::<u16>() as u64;
 const MIN_RANGESIZE: u64 = 1 << 16;
 /// Bytes of a vdev that share a count. Source: BRT_RANGESIZE in sys/brt_impl.h.
 const BRT_RANGESIZE: u64 = 16 << 20;
-/// Counts of a vdev at most, which are all in memory: enough for one of 4 PiB.
+/// Counts that are in memory at most, of those that are read: enough for clones in all of 4 PiB.
 const MOST_COUNTS: u64 = 1 << 28;
-/// Bytes of counts that are read at once.
-const PIECE: u64 = 1 << 20;
 /// Source: BRT_BLOCKSIZE of brt.c.
 const BRT_BLOCKSIZE: u32 = 32 << 10;
+/// Counts that are in memory together: a block of them.
+const TOGETHER: u64 = BRT_BLOCKSIZE as u64 / COUNT;
 /// log2 of the entries' blocks. Source: brt_zap_default_bs and brt_zap_default_ibs of brt.c.
 const ENTRIES_SHIFT: u8 = 12;
 
@@ -60,7 +60,29 @@ struct State {
     phys: BrtVdevPhys,
     /// Entries of each range. Most blocks that are freed are in a range that has none, and are not
     /// looked up.
-    counts: Vec<u16>,
+    counts: Counts,
+}
+
+/// The counts of a vdev's ranges. A vdev may be said to be of any size: only those are in memory
+/// that have others beside them which are not 0.
+#[derive(Default)]
+struct Counts(BTreeMap<u64, Box<[u16]>>);
+
+impl Counts {
+    fn get(&self, range: u64) -> u16 {
+        let block = self.0.get(&(range / TOGETHER));
+        block.and_then(|b| b.get((range % TOGETHER) as usize)).copied().unwrap_or(0)
+    }
+
+    fn set(&mut self, range: u64, count: u16) {
+        if count == 0 && !self.0.contains_key(&(range / TOGETHER)) {
+            return;
+        }
+        let block = self.0.entry(range / TOGETHER).or_insert_with(|| vec![0; TOGETHER as usize].into());
+        if let Some(place) = block.get_mut((range % TOGETHER) as usize) {
+            *place = count;
+        }
+    }
 }
 
 /// A pool's tables, by vdev.
@@ -115,12 +137,18 @@ impl Brt {
         for bp in bps {
             let vdev = bp.dva(0).vdev;
             let asize = tree.top(vdev).map_or(0, |t| whole(&t.vdev));
+            // A pointer of a damaged pool may lead anywhere. What is nowhere is not given back
+            // either, so nobody need count it.
+            if bp.dva(0).offset >= asize {
+                tracing::error!(block = %bp, "a cloned block is on none of the pool's vdevs");
+                continue;
+            }
             let found = self.tables.lock().get(&vdev).cloned();
             let table = match found {
                 Some(table) => table,
                 None => self.make(ctx, tx, vdev, asize.div_ceil(BRT_RANGESIZE)).await?,
             };
-            table.reference(tx, bp, tree.dsize(bp), asize).await?;
+            table.reference(tx, bp, tree.dsize(bp)).await?;
             changed.insert(vdev);
         }
         for vdev in changed {
@@ -148,7 +176,7 @@ impl Brt {
             rangesize: BRT_RANGESIZE,
             ..BrtVdevPhys::default()
         };
-        let state = Mutex::new(State { phys, counts: Vec::new() });
+        let state = Mutex::new(State { phys, counts: Counts::default() });
         let table = Arc::new(Table { object, entries, state });
         table.reach(tx, ranges);
         let directory = Zap::open(mos, super::open::DIRECTORY).await?;
@@ -161,6 +189,12 @@ impl Brt {
     /// Whether any block is cloned.
     pub(super) fn is_used(&self) -> bool {
         !self.tables.lock().is_empty()
+    }
+
+    /// Blocks of all tables' entries.
+    pub(super) fn blocks(&self) -> u64 {
+        let of = |t: &Arc<Table>| t.entries.dnode().maxblkid().saturating_add(1);
+        self.tables.lock().values().map(of).fold(0, u64::saturating_add)
     }
 
     /// Takes a reference off each block; those that had no other are to be freed.
@@ -225,21 +259,28 @@ impl Brt {
     }
 }
 
-/// Reads a table's counts. A vdev may be said to be larger than any is, and its counts be all
-/// holes.
-async fn read_counts(object: &Arc<Dnode>, size: u64, name: &str) -> Result<Vec<u16>> {
-    let mut counts = Vec::new();
-    if size > MOST_COUNTS || counts.try_reserve_exact(size as usize).is_err() {
-        let what = format!("the pool directory's {name} has {size} counts, for which there is no memory");
-        return Err(Error::os(Errno::NoMem, what));
-    }
-    let mut bytes = vec![0; PIECE.min(size * COUNT) as usize];
-    let mut at = 0;
-    while at < size * COUNT {
-        let piece = bytes.get_mut(..PIECE.min(size * COUNT - at) as usize).unwrap_or_default();
-        object.read_wait(at, piece).await?;
-        counts.extend(piece.as_chunks().0.iter().map(|c| u16::from_ne_bytes(*c)));
-        at += PIECE;
+/// Reads a table's counts, as far as there are any.
+async fn read_counts(object: &Arc<Dnode>, size: u64, name: &str) -> Result<Counts> {
+    let (mut counts, mut read) = (Counts::default(), 0u64);
+    let blksz = u64::from(object.blksz()).max(COUNT);
+    let mut bytes = vec![0; blksz as usize];
+    let mut from = 0;
+    while let Some(blkid) = resident(|| object.next_block(from, false)).await? {
+        let first = blkid.saturating_mul(blksz / COUNT);
+        if first >= size {
+            break;
+        }
+        read = read.saturating_add(blksz / COUNT);
+        if read > MOST_COUNTS {
+            let what = format!(
+                "the pool directory's {name} has too many of {size} counts, for which there is no memory"
+            );
+            return Err(Error::os(Errno::NoMem, what));
+        }
+        object.read_wait(blkid * blksz, &mut bytes).await?;
+        let all = bytes.as_chunks().0.iter().map(|c| u16::from_ne_bytes(*c));
+        (first..size).zip(all).filter(|(_, n)| *n != 0).for_each(|(range, n)| counts.set(range, n));
+        from = blkid + 1;
     }
     Ok(counts)
 }
@@ -249,8 +290,7 @@ impl Table {
         let offset = bp.dva(0).offset;
         let other_order = {
             let st = self.state.lock();
-            let range = (offset / st.phys.rangesize) as usize;
-            if st.counts.get(range).is_none_or(|n| *n == 0) {
+            if st.counts.get(offset / st.phys.rangesize) == 0 {
                 return Ok(0);
             }
             st.phys.byteorder != BRT_NATIVE_BYTEORDER
@@ -269,19 +309,15 @@ impl Table {
     fn reach(&self, tx: &Tx, ranges: u64) {
         let mut st = self.state.lock();
         if ranges > st.phys.size {
-            let from = st.phys.size * COUNT;
             st.phys.size = ranges;
-            st.counts.resize(ranges as usize, 0);
-            self.object.write(tx, from, &vec![0; (ranges * COUNT - from) as usize]);
+            // All before it, which is not written, reads as zeroes too.
+            self.object.write(tx, (ranges - 1) * COUNT, &0u16.to_ne_bytes());
         }
     }
 
     /// Adds a reference to a block, of which a copy takes `dsize`.
-    async fn reference(&self, tx: &Tx, bp: &BlkPtr, dsize: u64, asize: u64) -> Result<()> {
+    async fn reference(&self, tx: &Tx, bp: &BlkPtr, dsize: u64) -> Result<()> {
         let offset = bp.dva(0).offset;
-        if offset >= asize {
-            return Err(Error::corrupt(None, "block reference table", format!("no such block: {bp}")));
-        }
         let count = self.lookup(bp).await?;
         let value = Value::bytes(&count.saturating_add(1).to_ne_bytes());
         resident(|| self.entries.update_key(tx, &[offset], &value)).await?;
@@ -292,10 +328,9 @@ impl Table {
         if count == 0 {
             st.phys.usedspace = st.phys.usedspace.saturating_add(dsize);
             st.phys.totalcount += 1;
-            if let Some(count) = st.counts.get_mut(range as usize) {
-                *count = count.saturating_add(1);
-                self.object.write(tx, range * COUNT, &count.to_ne_bytes());
-            }
+            let count = st.counts.get(range).saturating_add(1);
+            st.counts.set(range, count);
+            self.object.write(tx, range * COUNT, &count.to_ne_bytes());
         }
         Ok(())
     }
@@ -319,10 +354,9 @@ impl Table {
             st.phys.usedspace = st.phys.usedspace.saturating_sub(dsize);
             st.phys.totalcount = st.phys.totalcount.saturating_sub(1);
             let range = offset / st.phys.rangesize;
-            if let Some(count) = st.counts.get_mut(range as usize) {
-                *count = count.saturating_sub(1);
-                self.object.write(tx, range * COUNT, &count.to_ne_bytes());
-            }
+            let count = st.counts.get(range).saturating_sub(1);
+            st.counts.set(range, count);
+            self.object.write(tx, range * COUNT, &count.to_ne_bytes());
         }
         Ok(true)
     }
@@ -334,24 +368,72 @@ mod tests {
     use crate::dmu::testing::Harness;
     use zilla_env::block_on;
 
+    async fn object(h: &Harness) -> Arc<Dnode> {
+        let tx = h.tx();
+        let spec = NewObject::new(DMU_OTN_UINT64_METADATA, BRT_BLOCKSIZE);
+        resident(|| h.objset.alloc(&tx, spec)).await.expect("an object")
+    }
+
     #[test]
-    fn counts_are_read_by_pieces_and_no_more_than_there_is_memory_for() {
+    fn counts_are_read_where_there_are_any() {
         block_on(async {
             let mut h = Harness::new(0);
+            let object = object(&h).await;
+            // Of an exabyte, which would be 128 GiB of counts.
+            let size = (1u64 << 60) / BRT_RANGESIZE;
             let tx = h.tx();
-            let spec = NewObject::new(DMU_OTN_UINT64_METADATA, BRT_BLOCKSIZE);
-            let object = resident(|| h.objset.alloc(&tx, spec)).await.expect("an object");
-            let size = PIECE / COUNT + 1000;
-            object.write(&tx, 0, &7u16.to_ne_bytes());
-            object.write(&tx, (size - 1) * COUNT, &9u16.to_ne_bytes());
+            for (range, n) in [(0, 7u16), (TOGETHER + 5, 8), (size - 1, 9)] {
+                object.write(&tx, range * COUNT, &n.to_ne_bytes());
+            }
             drop(tx);
             h.sync_open().await;
             let counts = read_counts(&object, size, "table").await.expect("counts");
-            assert_eq!((counts.len() as u64, counts.first(), counts.last()), (size, Some(&7), Some(&9)));
-            assert_eq!(counts.iter().map(|n| u64::from(*n)).sum::<u64>(), 16);
-            assert_eq!(read_counts(&object, 0, "table").await.expect("none"), [0u16; 0]);
-            let refused = read_counts(&object, MOST_COUNTS + 1, "table").await;
-            assert!(refused.is_err_and(|e| e.is(Errno::NoMem)));
+            let at = |range| counts.get(range);
+            assert_eq!([at(0), at(1), at(TOGETHER + 5), at(size - 2), at(size - 1)], [7, 0, 8, 0, 9]);
+            assert_eq!(counts.0.len(), 3);
+            let fewer = read_counts(&object, TOGETHER + 5, "table").await.expect("counts");
+            assert_eq!((fewer.get(0), fewer.get(TOGETHER + 5)), (7, 0));
+            assert!(read_counts(&object, 0, "table").await.expect("none").0.is_empty());
+        });
+    }
+
+    #[test]
+    fn a_table_is_made_of_any_vdev_and_takes_what_it_needs() {
+        block_on(async {
+            let mut h = Harness::new(0);
+            let object = object(&h).await;
+            let tx = h.tx();
+            let opts = CreateOpts {
+                flags: ZAP_FLAG_HASH64 | ZAP_FLAG_UINT64_KEY,
+                leaf_shift: ENTRIES_SHIFT.into(),
+                indirect_shift: ENTRIES_SHIFT,
+                ..CreateOpts::default()
+            };
+            let entries = Zap::make(&h.objset, &tx, DMU_OTN_ZAP_METADATA, &opts).await.expect("a zap");
+            let phys = BrtVdevPhys {
+                byteorder: BRT_NATIVE_BYTEORDER,
+                rangesize: BRT_RANGESIZE,
+                ..BrtVdevPhys::default()
+            };
+            let state = Mutex::new(State { phys, counts: Counts::default() });
+            let table = Table { object: object.clone(), entries, state };
+            let ranges = (1u64 << 60) / BRT_RANGESIZE;
+            table.reach(&tx, ranges);
+            let mut bp = BlkPtr::ZERO;
+            bp.set_dva(0, zilla_ondisk::Dva { vdev: 0, offset: 5 << 40, asize: 4096, gang: false });
+            for _ in 0..2 {
+                table.reference(&tx, &bp, 4096).await.expect("counted");
+            }
+            assert_eq!(table.lookup(&bp).await.expect("a count"), 2);
+            drop(tx);
+            h.sync_open().await;
+            let counts = read_counts(&object, ranges, "table").await.expect("counts");
+            assert_eq!((counts.get((5 << 40) / BRT_RANGESIZE), counts.0.len()), (1, 1));
+            let tx = h.tx();
+            assert!(table.release(&tx, &bp, 4096).await.expect("one"));
+            assert!(table.release(&tx, &bp, 4096).await.expect("the other"));
+            assert!(!table.release(&tx, &bp, 4096).await.expect("the block's own"));
+            assert_eq!(table.state.lock().phys.totalcount, 0);
         });
     }
 }
