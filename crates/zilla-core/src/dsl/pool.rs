@@ -40,7 +40,7 @@ pub struct PoolSpace {
     pub dspace: u64,
     /// Kept back so that a full pool can still be administered.
     pub slop: u64,
-    /// Freed, but not to be used again for the next txgs.
+    /// Freed, but not to be used again for the next txgs; deflated, as all of it.
     pub deferred: u64,
     /// On the list of frees put off to the next txg.
     pub deferred_frees: u64,

@@ -10,7 +10,7 @@ use super::sync::FeatureCounts;
 use super::vdev::{CLASSES, Effort, Found, Group, SpaceClass, SpaceStat, VdevSpace, VdevSpec};
 use crate::dmu::Objset;
 use crate::error::{Errno, Error, Result};
-use crate::types::{GANG_HEADER_SIZE, ObjectId, TXG_SIZE, Txg};
+use crate::types::{GANG_HEADER_SIZE, ObjectId, TXG_DEFER_SIZE, TXG_SIZE, Txg};
 use crate::zio::{AllocClass, AllocReq, AllocStop, Allocator, Dvas, Leave};
 use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
@@ -106,6 +106,10 @@ pub struct Metaslabs {
     pub(super) checkpoint_txg: AtomicU64,
     pub(super) removed: AllRemoved,
     pub(super) autotrim: AtomicBool,
+    /// The last txg of which an intent log may have a record that clones blocks.
+    pub(super) clones_logged: AtomicU64,
+    /// The last txg that is on disk.
+    pub(super) last_done: AtomicU64,
 }
 
 impl Metaslabs {
@@ -121,6 +125,8 @@ impl Metaslabs {
             checkpoint_txg: AtomicU64::new(0),
             removed: AllRemoved::default(),
             autotrim: AtomicBool::new(false),
+            clones_logged: AtomicU64::new(0),
+            last_done: AtomicU64::new(0),
         })
     }
 
@@ -237,6 +243,7 @@ impl Metaslabs {
             sum.deferred += deferred;
             sum.dspace += v.deflated(space);
             sum.dalloc += v.deflated(alloc);
+            sum.ddeferred += v.deflated(deferred);
             known &= whole.fragmentation.is_some();
             weighted += u128::from(whole.fragmentation.unwrap_or(0)) * u128::from(space);
         }
@@ -425,6 +432,36 @@ impl Metaslabs {
         self.locate(dva).is_ok() || self.maps(dva)
     }
 
+    /// Gives out again what waits for that in some of the places for deferred frees; how much that
+    /// is.
+    fn scrape(&self, which: impl Fn(usize) -> bool) -> Result<u64> {
+        let mut found = 0;
+        for v in self.vdevs() {
+            for ms in &v.all {
+                let mut st = ms.state();
+                for i in (0..TXG_DEFER_SIZE).filter(|i| which(*i)) {
+                    let ranges = std::mem::take(&mut st.defer[i]);
+                    ms.release(&mut st, &ranges)?;
+                    self.note_trims(ms, &mut st, &ranges)?;
+                    found += ranges.space();
+                    v.count_space(-(ranges.space() as i64), -(ranges.space() as i64));
+                }
+                ms.reweigh(&st);
+            }
+        }
+        Ok(found)
+    }
+
+    /// An intent log has, or is to have, a record of `txg` that clones blocks.
+    ///
+    /// An import claims what the records clone, also those of txgs that are synced, by the places
+    /// alone. So such a place must not be another's while the record may be there, which is up to
+    /// the txg after its own: the log's block may have records of the open txg too. Hence what is
+    /// freed in the record's txg, the first in which it can be, is never given out at once.
+    pub fn note_clones_logged(&self, txg: Txg) {
+        self.clones_logged.fetch_max(txg.0, Ordering::Relaxed);
+    }
+
     /// Takes back an allocation of this txg to which nothing was written.
     pub fn unalloc(&self, txg: Txg, dva: &Dva) -> Result<()> {
         let (_, ms, size) = self.locate(dva)?;
@@ -520,20 +557,13 @@ impl Allocator for Metaslabs {
     }
 
     fn scrape_together(&self) -> Result<bool> {
-        let mut found = 0;
-        for v in self.vdevs() {
-            for ms in &v.all {
-                let mut st = ms.state();
-                for i in 0..st.defer.len() {
-                    let ranges = std::mem::take(&mut st.defer[i]);
-                    ms.release(&mut st, &ranges)?;
-                    self.note_trims(ms, &mut st, &ranges)?;
-                    found += ranges.space();
-                    v.count_space(-(ranges.space() as i64), -(ranges.space() as i64));
-                }
-                ms.reweigh(&st);
-            }
-        }
+        // What a record of the log clones comes last (see [`Metaslabs::note_clones_logged`]).
+        let last = self.last_done.load(Ordering::Relaxed);
+        let newest = last as usize % TXG_DEFER_SIZE;
+        let older = self.scrape(|i| i != newest)?;
+        let clones = self.clones_logged.load(Ordering::Relaxed) >= last;
+        let newer = if older > 0 && clones { 0 } else { self.scrape(|i| i == newest)? };
+        let found = older + newer;
         if found > 0 {
             tracing::warn!(bytes = found, "a txg found no room; what the last two freed is given out again");
             self.count_spare();

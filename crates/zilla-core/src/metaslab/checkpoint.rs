@@ -54,7 +54,12 @@ impl Metaslabs {
         self.vdevs().iter().fold(0, |sum, v| sum.saturating_add(v.checkpoint_space()))
     }
 
-    /// The same on one vdev.
+    /// The same as users see it: without parity.
+    pub fn checkpoint_dspace(&self) -> u64 {
+        self.vdevs().iter().fold(0, |sum, v| sum.saturating_add(v.deflated(v.checkpoint_space())))
+    }
+
+    /// Bytes of one vdev that only the checkpoint has.
     pub fn vdev_checkpoint_space(&self, vdev: u32) -> Result<u64> {
         Ok(self.vdev(vdev)?.checkpoint_space())
     }

@@ -254,7 +254,10 @@ impl Metaslabs {
         // In a pool that is nearly full space must come back at once; and so it must to a log
         // device half of which cannot be given out, for a pool that syncs slowly is no faster than
         // the log has room. Who went back to an older uberblock then would find less of the log.
-        let defer_allowed = free > self.slop();
+        // (But not what the log's records clone.)
+        let cloned = self.clones_logged.load(Ordering::Relaxed) >= txg.0;
+        let defer_allowed = free > self.slop() || cloned;
+        self.last_done.store(txg.0, Ordering::Relaxed);
         let short_logs: Vec<u32> = self.class(SpaceClass::Log).map_or_else(Vec::new, |log| {
             let short = log.groups().filter(|(v, g)| g.free_now() < v.stat().space / 2);
             short.map(|(v, _)| v.spec.id).collect()

@@ -516,6 +516,64 @@ fn what_the_last_txgs_freed_is_there_for_a_txg_that_is_lost_without_it() {
     });
 }
 
+/// As a claim after a crash takes clones by their places alone, these are not another's so soon.
+#[test]
+fn what_a_log_s_record_clones_is_not_given_out_at_once() {
+    block_on(async {
+        let mut w = World::new(MODERN, vec![spec(0, 4, SpaceClass::Normal)]).await;
+        let got = w.alloc(&[req(16 << 20, 1); 6]).await;
+        w.sync().await;
+        let whole = [req(16 << 20, 1)];
+        w.ms.free_dva(w.h.txg, &got[2][0]).unwrap();
+        w.ms.note_clones_logged(w.h.txg);
+        w.sync().await;
+        for _ in 0..2 {
+            assert!(w.alloc(&whole).await.is_empty(), "the pool is full, and it waits all the same");
+            w.sync().await;
+        }
+        assert_eq!(w.alloc(&whole).await, [got[2].clone()]);
+        // For a txg that is lost otherwise it comes last.
+        w.ms.note_clones_logged(w.h.txg.next());
+        w.ms.free_dva(w.h.txg, &got[0][0]).unwrap();
+        w.sync().await;
+        w.ms.free_dva(w.h.txg, &got[1][0]).unwrap();
+        w.sync().await;
+        assert!(w.alloc(&whole).await.is_empty());
+        assert!(w.ms.scrape_together().unwrap());
+        assert_eq!(w.alloc(&whole).await, [got[0].clone()]);
+        assert!(w.alloc(&whole).await.is_empty());
+        assert!(w.ms.scrape_together().unwrap());
+        assert_eq!(w.alloc(&whole).await, [got[1].clone()]);
+        assert!(!w.ms.scrape_together().unwrap());
+        // What is freed after that is there at once again.
+        w.sync().await;
+        w.ms.free_dva(w.h.txg, &got[3][0]).unwrap();
+        w.sync().await;
+        assert_eq!(w.alloc(&whole).await, [got[3].clone()]);
+    });
+}
+
+#[test]
+fn what_cannot_be_given_out_is_counted_as_users_see_it() {
+    block_on(async {
+        let twice = VdevSpec {
+            psize_to_asize: Arc::new(|p, _| 2 * p.next_multiple_of(4096)),
+            ..spec(0, 16, SpaceClass::Normal)
+        };
+        let mut w = World::new(MODERN, vec![twice]).await;
+        let got = w.alloc(&[req(1 << 20, 1); 2]).await;
+        let born = w.sync().await;
+        w.ms.free_dva(w.h.txg, &got[0][0]).unwrap();
+        w.sync().await;
+        let stat = w.ms.class_stat(SpaceClass::Normal);
+        assert_eq!((stat.deferred, stat.ddeferred), (2 << 20, 1 << 20));
+        w.ms.set_checkpoint(Txg(w.h.txg.0 - 1));
+        w.ms.free(w.h.txg, &got[1][0], born);
+        w.sync().await;
+        assert_eq!((w.ms.checkpoint_space(), w.ms.checkpoint_dspace()), (2 << 20, 1 << 20));
+    });
+}
+
 #[test]
 fn room_is_promised_once() {
     block_on(async {

@@ -99,9 +99,10 @@ pub struct SpaceStat {
     pub alloc: u64,
     pub deferred: u64,
     pub space: u64,
-    /// `space` and `alloc` as users see them: without parity.
+    /// `space`, `alloc` and `deferred` as users see them: without parity.
     pub dspace: u64,
     pub dalloc: u64,
+    pub ddeferred: u64,
     /// Percent; None where some space map has no histogram.
     pub fragmentation: Option<u64>,
 }
@@ -344,13 +345,15 @@ impl VdevSpace {
     pub(super) fn stat(&self) -> SpaceStat {
         // Metaslabs that the vdev is only about to grow by give no space yet.
         let space = self.groups.iter().flat_map(|g| &g.metaslabs).map(|m| m.size).sum();
-        let alloc = self.alloc.load(Ordering::Relaxed).max(0) as u64;
+        let of = |counted: &AtomicI64| counted.load(Ordering::Relaxed).max(0) as u64;
+        let (alloc, deferred) = (of(&self.alloc), of(&self.deferred));
         SpaceStat {
             alloc,
-            deferred: self.deferred.load(Ordering::Relaxed).max(0) as u64,
+            deferred,
             space,
             dspace: self.deflated(space),
             dalloc: self.deflated(alloc),
+            ddeferred: self.deflated(deferred),
             fragmentation: self.groups.first().and_then(Group::fragmentation),
         }
     }

@@ -46,6 +46,8 @@ pub struct PoolCtx {
     in_vain: Mutex<Vec<(Txg, BlkPtr)>>,
     /// Blocks that the txg being synced points to once more.
     clones: Mutex<Vec<BlkPtr>>,
+    /// The last txg of which an intent log has, or is to have, a record that clones blocks.
+    clones_logged: AtomicU64,
     /// Places on removed vdevs that became obsolete.
     obsolete: Mutex<Vec<Dva>>,
     frozen_after: AtomicU64,
@@ -78,6 +80,7 @@ impl PoolCtx {
             frees: Mutex::default(),
             in_vain: Mutex::default(),
             clones: Mutex::default(),
+            clones_logged: AtomicU64::new(0),
             obsolete: Mutex::default(),
             frozen_after: AtomicU64::new(u64::MAX),
             tasks: Default::default(),
@@ -175,6 +178,15 @@ impl PoolCtx {
 
     pub(crate) fn take_clones(&self) -> Vec<BlkPtr> {
         std::mem::take(&mut *self.clones.lock())
+    }
+
+    /// An intent log is given a record of `txg` that clones blocks.
+    pub(crate) fn note_clones_logged(&self, txg: Txg) {
+        self.clones_logged.fetch_max(txg.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn clones_logged(&self) -> Txg {
+        Txg(self.clones_logged.load(Ordering::Relaxed))
     }
 
     /// Whether the sync of `txg` has something to free.

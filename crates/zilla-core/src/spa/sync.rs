@@ -139,8 +139,7 @@ impl Spa {
             // It is no pass: what is asked to be flushed since goes into a MOS that is written.
             self.metaslabs.sync(mos, txg, 0).await?;
             self.settle_scan().await;
-            self.metaslabs.sync_done(txg)?;
-            return self.update_space();
+            return self.space_done(txg);
         }
         let frozen = self.ctx.is_frozen(txg);
         if !frozen {
@@ -197,6 +196,12 @@ impl Spa {
         }
         self.dsl.sync_done(txg);
         self.settle_scan().await;
+        self.space_done(txg)
+    }
+
+    /// The txg is on disk: what it and those before it freed may be given out when it is time.
+    fn space_done(&self, txg: Txg) -> Result<()> {
+        self.metaslabs.note_clones_logged(self.ctx.clones_logged());
         self.metaslabs.sync_done(txg)?;
         self.update_space()
     }
@@ -252,9 +257,9 @@ impl Spa {
             // What clones and deduplication save counts as space: its owners count it as used.
             dspace: normal.dspace.saturating_add(saved),
             slop: self.metaslabs.slop(),
-            deferred: normal.deferred,
+            deferred: normal.ddeferred,
             deferred_frees,
-            checkpoint: self.metaslabs.checkpoint_space(),
+            checkpoint: self.metaslabs.checkpoint_dspace(),
         });
         Ok(())
     }

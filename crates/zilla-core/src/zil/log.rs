@@ -174,6 +174,9 @@ impl Zilog {
     pub fn push(&self, tx: &Tx, when: When, body: RecordBody<'_>) {
         let header = LrHeader { txg: tx.txg().0, ..LrHeader::default() };
         let flags = matches!(body, RecordBody::Setattr { xvattr: Some(_), .. });
+        if matches!(body, RecordBody::CloneRange { .. }) {
+            self.ctx.note_clones_logged(tx.txg());
+        }
         let record = LogRecord { header, ignore_case: false, body }.encode();
         self.itxs.assign(tx, when, Itx { flags, ..Itx::new(tx, record, Bytes::new(), 0) });
     }

@@ -122,7 +122,8 @@ pub trait Allocator: Send + Sync {
     }
 
     /// The sync finds no room: gives out again what was freed in txgs that are on disk, though an
-    /// import that goes back to an older uberblock then finds less. Whether there was any.
+    /// import that goes back to an older uberblock then finds less. Whether there was any; then
+    /// there may be more, to be asked for again.
     fn scrape_together(&self) -> Result<bool> {
         Ok(false)
     }

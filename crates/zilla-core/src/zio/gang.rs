@@ -201,19 +201,23 @@ impl Zio {
             return Err(e);
         }
         self.take_back(txg, places, known);
-        self.allocator()?.scrape_together()?;
-        for copies in (1..=what.copies.clamp(1, 3)).rev() {
-            let what = AllocReq { copies, must: true, ..what };
-            if let Place::At(dvas) = self.place_one(txg, what).await? {
-                places.push(Placement { dvas: dvas.to_vec(), data });
-                return Ok(dvas.to_vec());
+        loop {
+            let more = self.allocator()?.scrape_together()?;
+            for copies in (1..=what.copies.clamp(1, 3)).rev() {
+                let what = AllocReq { copies, must: true, ..what };
+                if let Place::At(dvas) = self.place_one(txg, what).await? {
+                    places.push(Placement { dvas: dvas.to_vec(), data });
+                    return Ok(dvas.to_vec());
+                }
+                match self.place_gang(txg, what, kind, sum, data.clone(), places, 0).await {
+                    Err(e) if out_of_room(&e) => self.take_back(txg, places, known),
+                    out => return out,
+                }
             }
-            match self.place_gang(txg, what, kind, sum, data.clone(), places, 0).await {
-                Err(e) if out_of_room(&e) => self.take_back(txg, places, known),
-                out => return out,
+            if !more {
+                return Err(e);
             }
         }
-        Err(e)
     }
 
     /// Gives back places that nothing was written to.
