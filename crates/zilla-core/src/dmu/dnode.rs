@@ -15,7 +15,7 @@ use super::held::{Held, Holders};
 use super::range::RangeSet;
 use super::tree::{self, Indirects, Lookup};
 use crate::error::{Error, Result};
-use crate::txg::Tx;
+use crate::txg::{COUNTED, Tx};
 use crate::types::{Bookmark, ObjectId, TXG_SIZE};
 use crate::zio::{BlockStore, Packed};
 use bytes::Bytes;
@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use zilla_env::IoBuf;
+use zilla_ondisk::SPA_MINBLOCKSHIFT;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dnode::DnodePhys;
 
@@ -504,7 +505,7 @@ impl Dnode {
         if pending.blocks.insert(blkid) {
             pending.clones.insert(blkid);
             tx.holds(CLONE);
-            self.needs_block(&inner, tx, blkid, super::needs::COUNTED);
+            self.needs_block(&inner, tx, blkid, COUNTED);
         }
         Dnode::reaches(&mut inner, slot, blkid);
     }
@@ -555,6 +556,7 @@ impl Dnode {
             return;
         }
         tx.holds(frees(&inner, (last - first).min(there)));
+        tx.frees(freed(&inner, (last - first).min(there)));
         let Inner { dbufs, pending, head, .. } = &mut *inner;
         let p = &mut pending[txg.slot()];
         let mut notes = 1;
@@ -576,6 +578,7 @@ impl Dnode {
         let mut inner = self.dirty(tx);
         inner.freed = true;
         tx.holds(frees(&inner, inner.head.maxblkid + 1));
+        tx.frees(freed(&inner, inner.head.maxblkid + 1));
         inner.pending[tx.txg().slot()].free_object = true;
     }
 
@@ -654,6 +657,11 @@ impl Dnode {
 fn frees(inner: &Inner, blocks: u64) -> u64 {
     let there = inner.phys.used_bytes() / u64::from(inner.head.blksz.max(512)) + 1;
     blocks.min(there) * (1 << tree::BLKPTR_SHIFT)
+}
+
+/// How many blocks there can be among so many of an object: each takes a sector at least.
+fn freed(inner: &Inner, blocks: u64) -> u64 {
+    blocks.min(inner.phys.used_bytes() >> SPA_MINBLOCKSHIFT)
 }
 
 /// Bonus space of a dnode of `slots` slots with `nblkptr` pointers.

@@ -11,7 +11,7 @@
 
 use super::dnode::{Dnode, Head, Inner};
 use super::tree;
-use crate::txg::Tx;
+use crate::txg::{COUNTED, Tx};
 use std::ops::Bound::{Excluded, Included};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,8 +21,6 @@ use zilla_ondisk::object_type;
 /// What the pool writes down about a block that changes: its place and its old one in space maps
 /// (16 bytes each, in two maps), and the old one in a deadlist (128 bytes), all three times.
 const NOTED: u64 = 1 << 10;
-/// What counting a reference changes: a block of the table's ZAP.
-pub(super) const COUNTED: u64 = 4 << 10;
 /// So many dnodes before are looked at for one in the same block. New objects lie together, with
 /// others between them.
 const LOOK_BACK: usize = 4;
@@ -202,6 +200,28 @@ mod tests {
         let both = dn.free_cost(&tx, (1 << 20) + 5, (3 << 20) - 5);
         assert!(both >= (2 * GANGS) << 20, "{both}");
         assert_eq!(dn.cost(&tx, 0, 1 << 20, 1 << 20), 0, "it is dirty already");
+    }
+
+    #[test]
+    fn what_is_freed_is_written_down_and_its_references_are_counted() {
+        let mut h = Harness::new(7);
+        let dn = object(&h, 4096);
+        dn.write(&h.tx(), 0, &vec![7; 1000 * 4096]);
+        let txg = h.next_txg();
+        block_on(h.sync(txg));
+        let free = |tables: u64| {
+            let txgs = TxgState::new(zilla_env::real_env(1), Txg(h.txg.0 - 1));
+            txgs.set_tables(tables);
+            let tx = block_on(txgs.assign()).unwrap();
+            dn.free_range(&tx, 0, 900 * 4096);
+            txgs.needed()
+        };
+        // (The first makes the object dirty.)
+        let (_, none, some, many) = (free(0), free(0), free(100), free(1 << 40));
+        // Each a pointer, in three copies.
+        assert!(none >= GANGS * 900 * 128 * 3, "{none}");
+        assert_eq!(some - none, GANGS * 100 * 4096 * 3);
+        assert_eq!(many - none, GANGS * 900 * 4096 * 3);
     }
 
     #[test]

@@ -11,12 +11,16 @@ use crate::tunables;
 use crate::txg::Tx;
 use crate::types::Txg;
 use crate::zap::Zap;
+use crate::zio::Leave;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dsl::{DD_USED_HEAD, DD_USED_REFRSRV, DD_USED_SNAP};
 use zilla_ondisk::object_type;
+
+/// So many blocks of what was destroyed are freed in a txg however full the pool is.
+const LEAST_BATCH: usize = 1000;
 
 impl DslPool {
     /// Whether some dataset has changes of `txg` that are not written.
@@ -289,7 +293,7 @@ impl DslPool {
         }
         let before = self.freeing().await?;
         let most = usize::try_from(tunables::ASYNC_BLOCK_MAX_BLOCKS.get()).unwrap_or(usize::MAX).max(1);
-        let batch = self.destroying.lock().batch.min(most);
+        let batch = self.batch(self.destroying.lock().batch.min(most));
         let lacks = (batch as u64).saturating_sub(freeing.bpobj.phys()?.num_blkptrs);
         if livelists
             && lacks > 0
@@ -326,6 +330,18 @@ impl DslPool {
         freeing.dir.diduse(tx, DD_USED_HEAD, gone);
         let more = after != Space::default() || self.deleted_clones.load(Ordering::Relaxed) != 0;
         Ok(more && !bps.is_empty())
+    }
+
+    /// How many of so many blocks may be freed in one txg. In a pool that is nearly full there must
+    /// be room for what that changes of the tables that count references.
+    fn batch(&self, most: usize) -> usize {
+        let (txgs, store) = (&self.ctx.txgs, &self.ctx.store);
+        let fits = |n: usize| store.has_room(txgs.worst_of_frees(n as u64), Leave::Eighth);
+        let mut batch = most;
+        while batch > LEAST_BATCH && !fits(batch) {
+            batch = (batch / 2).max(LEAST_BATCH);
+        }
+        batch
     }
 
     /// Notes that something was given up, and counts it in `$LEAK` once all else of the queue is

@@ -252,6 +252,7 @@ impl Spa {
         // OpenZFS's quota of tables where the property says `auto`.
         let tables = self.metaslabs.class_stat(SpaceClass::Dedup);
         self.ddt.note_room(tables.space > 0 && tables.alloc / 85 >= tables.space / 100);
+        self.ctx.txgs.set_tables(self.brt.blocks());
         let saved = believed(self.ddt.stats().saved(), self.brt.used_and_saved().1);
         self.dsl.set_pool_space(PoolSpace {
             // What clones and deduplication save counts as space: its owners count it as used.

@@ -24,10 +24,12 @@
 
 mod history;
 mod syncing;
+mod worst;
 
 pub(crate) use history::is_kept as history_is_kept;
 pub use history::{DeviceIo, TxgRecord};
 pub use syncing::{carried, in_sync, syncing};
+pub(crate) use worst::{COUNTED, GANG_FACTOR};
 
 use crate::error::{Errno, Error, Result};
 use crate::types::{TXG_SIZE, Txg};
@@ -37,6 +39,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use worst::Worst;
 use zilla_env::Env;
 
 struct State {
@@ -175,25 +178,6 @@ const WHOLE_ENOUGH: u64 = 64 << 20;
 /// Shorter delays are gathered until they are worth a sleep, which costs two thread switches.
 const NAP_NS: u64 = 1_000_000;
 
-/// What a block can take at worst. It is divided into sectors where nothing else is free, each with
-/// parity of its own, and gang headers then take as much again.
-struct Worst {
-    /// log2 of the smallest allocation there is.
-    shift: AtomicU64,
-    /// What so few bytes take at most, of any device, in bytes as users see them.
-    unit: AtomicU64,
-}
-
-impl Default for Worst {
-    fn default() -> Worst {
-        Worst { shift: 9.into(), unit: 512.into() }
-    }
-}
-
-/// A gang's headers take as much as its pieces if these are as small as can be: one of two or three
-/// copies for two further pieces.
-pub(crate) const GANG_FACTOR: u64 = 2;
-
 /// A place in a txg: what is done under one `Tx` reaches the disk in the same txg, or not at all.
 pub struct Tx {
     txg: Txg,
@@ -245,6 +229,14 @@ impl Tx {
     pub(crate) fn needs(&self, bytes: u64, copies: u8) {
         if let Some(s) = &self.held {
             let worst = s.worst(bytes, copies);
+            s.needs[self.txg.slot()].fetch_add(worst, Ordering::Relaxed);
+            s.needs_total.fetch_add(worst, Ordering::Relaxed);
+        }
+    }
+    /// Notes that so many blocks will be freed in this txg's sync.
+    pub(crate) fn frees(&self, blocks: u64) {
+        if let Some(s) = &self.held {
+            let worst = s.worst_of_frees(blocks);
             s.needs[self.txg.slot()].fetch_add(worst, Ordering::Relaxed);
             s.needs_total.fetch_add(worst, Ordering::Relaxed);
         }
@@ -419,17 +411,6 @@ impl TxgState {
     fn in_memory(&self, txg: Txg) -> u64 {
         let of = |sums: &[AtomicU64; TXG_SIZE]| sums[txg.slot()].load(Ordering::Relaxed);
         of(&self.dirty) + of(&self.held) + of(&self.kept)
-    }
-
-    /// Says what the smallest allocation is and what it takes at most.
-    pub(crate) fn set_worst(&self, shift: u8, unit: u64) {
-        self.worst.shift.store(shift.into(), Ordering::Relaxed);
-        self.worst.unit.store(unit, Ordering::Relaxed);
-    }
-
-    pub(crate) fn worst(&self, bytes: u64, copies: u8) -> u64 {
-        let units = bytes.div_ceil(1 << self.worst.shift.load(Ordering::Relaxed));
-        units * self.worst.unit.load(Ordering::Relaxed) * GANG_FACTOR * u64::from(copies.max(1))
     }
 
     /// What the syncs of all txgs that are not placed yet may take at most.
