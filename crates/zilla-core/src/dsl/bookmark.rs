@@ -208,7 +208,7 @@ impl DslPool {
                 return Err(Refusal::BookmarkExists(new.clone()).into());
             }
         }
-        self.check_space(SpaceCheck::Normal)?;
+        self.check_space_for(SpaceCheck::Normal, pairs.len())?;
         let mut found = Vec::with_capacity(pairs.len());
         for (source, new) in pairs {
             let (fs, mark) = check_name(new)?;

@@ -127,7 +127,7 @@ impl DslDir {
     }
 
     /// What of a change the parent has to know, given a reservation it was charged for already.
-    fn parent_delta(p: &DslDirPhys, delta: i64) -> i64 {
+    pub(super) fn parent_delta(p: &DslDirPhys, delta: i64) -> i64 {
         let old = p.used_bytes.max(p.reserved);
         let new = p.used_bytes.saturating_add_signed(delta).max(p.reserved);
         new.wrapping_sub(old) as i64

@@ -147,13 +147,7 @@ impl DslPool {
         let mut clone_snap = self.snaplist_space(&f.shared, origin_txg).await?;
         clone_snap.add(self.snaplist_space(&f.clone_snaps, origin_txg).await?);
         let origin_snap = self.snaplist_space(&f.origin_snaps, op.creation_txg).await?;
-        let avail = dd.parent().map_or(u64::MAX, |p| self.available(&p, false));
-        let quota = dd.phys().quota;
-        if moved.used > avail.saturating_add(odd.space().used)
-            || (quota != 0 && dd.space().used + moved.used > quota)
-        {
-            return Err(Error::os(Errno::NoSpc, "out of space"));
-        }
+        self.transfer_check(&odd, &dd, moved.used)?;
 
         self.promote_key(tx, &dd, &odd).await?;
         // The origin continues in the clone now, and branches off to what was its own head.

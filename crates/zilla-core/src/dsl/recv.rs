@@ -492,6 +492,9 @@ impl DslPool {
             return refuse(Errno::Busy, format!("{}: dataset was renamed while it was received to", o.fs));
         }
         self.check_space(SpaceCheck::Normal)?;
+        // By the swap and the snapshot what the head alone has now is charged beside all that is
+        // reserved for it.
+        self.refreservation_check(&head)?;
         self.read_dataset(&head).await?;
         if let Some(prev) = self.prev(&head).await? {
             self.read_dataset(&prev).await?;

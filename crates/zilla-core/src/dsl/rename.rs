@@ -105,15 +105,7 @@ impl DslPool {
         to: &Arc<super::DslDir>,
     ) -> Result<()> {
         let p = dir.phys();
-        let need = p.used_bytes.max(p.reserved);
-        // Dirs above both keep what they have; those between must have room.
-        let kept: Vec<u64> = from.ancestry().iter().map(|d| d.id).collect();
-        for d in to.ancestry().iter().take_while(|d| !kept.contains(&d.id)) {
-            let dp = d.phys();
-            if dp.quota != 0 && dp.used_bytes + need > dp.quota {
-                return Err(Error::os(Errno::NoSpc, format!("{}: out of its quota", d.name())));
-            }
-        }
+        self.transfer_check(from, to, p.used_bytes.max(p.reserved))?;
         let s =
             Delta::from(Space { used: p.used_bytes, comp: p.compressed_bytes, uncomp: p.uncompressed_bytes });
         from.diduse(tx, DD_USED_CHILD, -s);

@@ -34,12 +34,18 @@ impl DslPool {
         if syncing.is_some_and(|tx| head.phys().prev_snap_txg >= tx.txg().0) {
             return Err(Error::os(Errno::Again, format!("{name}: a snapshot of this txg exists")));
         }
-        let reserved = head.reserved.load(Ordering::Relaxed);
-        let need = head.phys().unique_bytes.min(reserved);
-        if need > self.available(&head.dir(), true) {
-            return Err(Error::os(Errno::NoSpc, format!("{name}: out of space")));
-        }
+        self.refreservation_check(&head)?;
         Ok(head)
+    }
+
+    /// A snapshot takes over what its head alone has: what is reserved for the head is then charged
+    /// once more. Refuses that where there is no room for it.
+    pub(super) fn refreservation_check(&self, head: &DslDataset) -> Result<()> {
+        let need = head.phys().unique_bytes.min(head.reserved.load(Ordering::Relaxed));
+        if need > self.available(&head.dir(), true) {
+            return Err(Error::os(Errno::NoSpc, format!("{}: out of space", head.name())));
+        }
+        Ok(())
     }
 
     /// Takes snapshots, all in this txg or none. `fs@snap` each, of different file systems.
@@ -53,7 +59,7 @@ impl DslPool {
             }
             heads.push((head, name::split(n).snap.unwrap_or_default()));
         }
-        self.check_space(SpaceCheck::Normal)?;
+        self.check_space_for(SpaceCheck::Normal, heads.len())?;
         for (head, _) in &heads {
             self.read_dataset(head).await?;
             if let Some(prev) = self.prev(head).await? {

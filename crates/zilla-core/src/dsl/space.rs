@@ -29,6 +29,9 @@ const MIN_COST: u64 = 4096;
 const OPERATION: u64 = 128 << 10;
 /// The same of one that administers the pool, in its own objects.
 const ADMINISTRATION: u64 = 512 << 10;
+/// The same of one of many that are done together, as OpenZFS reckons with it: three blocks of 16K,
+/// three times each.
+const EACH: u64 = 9 * (16 << 10);
 
 /// How far into the slop an operation may go: those that free space or administer go further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +39,6 @@ pub enum SpaceCheck {
     Normal,
     Reserved,
     ExtraReserved,
-    None,
 }
 
 impl DslPool {
@@ -48,7 +50,6 @@ impl DslPool {
             SpaceCheck::Normal => s.slop,
             SpaceCheck::Reserved => s.slop / 2,
             SpaceCheck::ExtraReserved => s.slop / 4,
-            SpaceCheck::None => 0,
         };
         space.saturating_sub(slop)
     }
@@ -71,6 +72,34 @@ impl DslPool {
             avail = if used > quota { 0 } else { avail.min(quota - used) };
         }
         avail
+    }
+
+    /// Refuses to have `space` bytes that one dir uses be used by another, where a quota forbids it.
+    /// For the dirs above both nothing changes, unless reservations below them are used less, or
+    /// more, from then on: what these then use more must be there.
+    pub(super) fn transfer_check(&self, from: &Arc<DslDir>, to: &Arc<DslDir>, space: u64) -> Result<()> {
+        let (losing, gaining) = (from.ancestry(), to.ancestry());
+        let Some(common) = gaining.iter().find(|d| losing.iter().any(|l| l.id == d.id)) else {
+            return Err(Error::inval("the dirs are of two pools"));
+        };
+        let mut lost = i64::try_from(space).unwrap_or(i64::MAX);
+        let mut gained = lost;
+        for d in losing.iter().take_while(|d| d.id != common.id) {
+            lost = -DslDir::parent_delta(&d.phys(), -lost);
+        }
+        for d in gaining.iter().take_while(|d| d.id != common.id) {
+            let p = d.phys();
+            if p.quota != 0 && p.used_bytes.saturating_add_signed(gained) > p.quota {
+                return Err(Error::os(Errno::NoSpc, format!("{}: out of its quota", d.name())));
+            }
+            gained = DslDir::parent_delta(&p, gained);
+        }
+        match u64::try_from(gained.saturating_sub(lost)) {
+            Ok(more) if more > 0 && more > self.available(common, false) => {
+                Err(Error::os(Errno::NoSpc, format!("{}: out of space", common.name())))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Asks for room for `bytes` more in a transaction of `tx`, and notes them. `frees`: the
@@ -99,10 +128,11 @@ impl DslPool {
             let inflight = d.towrite();
             let mut errno = Errno::DQuot;
             let mut quota = if p.quota == 0 || frees { u64::MAX } else { p.quota };
-            if d.parent().is_none() {
-                // What frees is stopped by nothing but want of room for its own sync.
-                let check = if frees { SpaceCheck::None } else { SpaceCheck::Normal };
-                let avail = self.adjusted_size(check).saturating_sub(self.pool_space().deferred);
+            // What frees is stopped by nothing but want of room for its own sync: what is used, with
+            // all that is reserved, may be more than there is since a vdev went, or where others
+            // let it.
+            if d.parent().is_none() && !frees {
+                let avail = self.adjusted_size(SpaceCheck::Normal).saturating_sub(self.pool_space().deferred);
                 if avail < quota {
                     (quota, errno) = (avail, Errno::NoSpc);
                 }
@@ -165,17 +195,20 @@ impl DslPool {
     /// Refuses an operation on datasets for which too little is left. In the syncing context,
     /// before anything is changed.
     pub(super) fn check_space(&self, check: SpaceCheck) -> Result<()> {
+        self.check_space_for(check, 1)
+    }
+
+    /// The same of one that does `many` things, each of which is a small one by itself.
+    pub(super) fn check_space_for(&self, check: SpaceCheck, many: usize) -> Result<()> {
+        let space = ADMINISTRATION.max(EACH.saturating_mul(many as u64));
         // Writers of the open txg may hold all down to half of the slop; that must not stand in the
         // way.
         let leave = match check {
             SpaceCheck::Normal => Leave::Quarter,
             SpaceCheck::Reserved | SpaceCheck::ExtraReserved => Leave::Eighth,
-            SpaceCheck::None => return Ok(()),
         };
         let used = self.root_dir().phys().used_bytes;
-        if used.saturating_add(ADMINISTRATION) > self.adjusted_size(check)
-            || !self.ctx.store.has_room(ADMINISTRATION, leave)
-        {
+        if used.saturating_add(space) > self.adjusted_size(check) || !self.ctx.store.has_room(space, leave) {
             return Err(Error::os(Errno::NoSpc, format!("{}: out of space", self.name())));
         }
         Ok(())

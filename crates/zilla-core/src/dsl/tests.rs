@@ -23,6 +23,7 @@ mod keys;
 mod life;
 mod limits;
 mod livelists;
+mod space;
 
 const FEATURES: &[&str] = &[
     "async_destroy",

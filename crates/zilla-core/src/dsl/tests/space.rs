@@ -1,0 +1,137 @@
+//! Who may use how much: what is reserved, what moves, and what is let in though there is no room.
+
+use super::*;
+use crate::dsl::recv::RecvOpts;
+use zilla_ondisk::stream::Begin;
+
+impl Pool {
+    fn set_one(&mut self, name: &str, prop: &str, value: u64) {
+        let all = vec![(prop.to_owned(), Setting::Local(Value::u64(value)))];
+        let ds = self.ds(name);
+        self.task(async |p, tx| p.set_props(tx, &ds, &all).await).unwrap();
+    }
+
+    /// The pool is as large as what is used, and so much larger.
+    fn leave(&self, bytes: u64) {
+        let used = self.dsl.root_dir().phys().used_bytes;
+        self.dsl.set_pool_space(PoolSpace { dspace: used + bytes, ..PoolSpace::default() });
+    }
+
+    fn rename(&mut self, old: &str, new: &str) -> Result<()> {
+        self.task(async |p, tx| p.rename(tx, old, new).await)
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_dir_goes_only_where_there_is_room_for_it() {
+    let mut p = Pool::new();
+    for fs in ["tank/a", "tank/a/c", "tank/b"] {
+        p.create(fs);
+    }
+    p.write("tank/a/c", 1, 0, 500, 1);
+    p.sync();
+    p.set_one("tank/b", "quota", MIB);
+    assert!(p.rename("tank/a/c", "tank/b/c").unwrap_err().is(Errno::NoSpc));
+    p.set_one("tank/b", "quota", 0);
+    // Where it was all stays reserved: the pool then uses more.
+    p.set_one("tank/a", "reservation", 64 * MIB);
+    p.leave(MIB);
+    assert!(p.rename("tank/a/c", "tank/b/c").unwrap_err().is(Errno::NoSpc));
+    p.leave(4 * MIB);
+    p.rename("tank/a/c", "tank/b/c").unwrap();
+    assert!(p.dsl.root_dir().phys().used_bytes > 65 * MIB);
+    // What is reserved there has room for it.
+    p.leave(600 << 10);
+    p.rename("tank/b/c", "tank/a/c").unwrap();
+    // Nothing of what is above both changes.
+    p.set_one("tank/a", "reservation", 0);
+    p.leave(600 << 10);
+    p.rename("tank/a/c", "tank/b/c").unwrap();
+    p.check();
+}
+
+#[test]
+fn a_promotion_stays_within_the_quotas_above_the_clone() {
+    let mut p = Pool::new();
+    for fs in ["tank/o", "tank/q"] {
+        p.create(fs);
+    }
+    p.write("tank/o", 1, 0, 500, 1);
+    p.snapshot("tank/o@s");
+    p.task(async |p, tx| p.clone_ds(tx, "tank/q/c", "tank/o@s").await).unwrap();
+    p.set_one("tank/q", "quota", MIB);
+    let beyond = p.task(async |p, tx| p.promote(tx, "tank/q/c").await);
+    assert!(beyond.unwrap_err().is(Errno::NoSpc));
+    p.set_one("tank/q", "quota", 4 * MIB);
+    p.leave(600 << 10);
+    p.task(async |p, tx| p.promote(tx, "tank/q/c").await).unwrap();
+    p.check();
+}
+
+#[test]
+fn what_is_received_is_held_against_what_is_reserved() {
+    let mut p = Pool::new();
+    let b = Begin { objset_type: ObjsetType::Zfs.number() as u32, toguid: 77, ..Begin::default() };
+    let reserve = ("refreservation".to_owned(), Setting::Local(Value::u64(8 * MIB)));
+    let o =
+        RecvOpts { fs: "tank/r".into(), snap: "s".into(), settings: vec![reserve], ..RecvOpts::default() };
+    let t = p.task(async |p, tx| p.recv_begin(tx, &b, &o).await).unwrap();
+    p.write("tank/r", 1, 0, 500, 1);
+    p.sync();
+    let used = p.dsl.root_dir().phys().used_bytes;
+    // The snapshot takes two of the eight, which are then reserved again.
+    p.leave(MIB);
+    let full = p.task(async |p, tx| p.recv_end(tx, &t, &b, &o).await);
+    assert!(full.is_err_and(|e| e.is(Errno::NoSpc)));
+    assert!(block_on(p.dsl.by_name("tank/r@s")).is_err());
+    p.leave(4 * MIB);
+    p.task(async |p, tx| p.recv_end(tx, &t, &b, &o).await).unwrap();
+    assert!(p.dsl.root_dir().phys().used_bytes > used + MIB);
+}
+
+#[test]
+fn what_frees_is_let_in_though_more_is_used_than_there_is() {
+    let mut p = Pool::new();
+    p.create("tank/a");
+    p.write("tank/a", 1, 0, 500, 1);
+    p.sync();
+    let ds = p.ds("tank/a");
+    p.dsl.set_pool_space(PoolSpace { dspace: MIB, ..PoolSpace::default() });
+    let tx = block_on(p.dsl.ctx().txgs.assign()).unwrap();
+    assert!(p.dsl.reserve(&ds, &tx, 4096, false).unwrap_err().is(Errno::NoSpc));
+    p.dsl.reserve(&ds, &tx, 0, true).unwrap();
+}
+
+#[test]
+fn many_snapshots_at_once_need_room_for_each() {
+    let mut p = Pool::new();
+    let names: Vec<String> = (0..12).map(|i| format!("tank/{i}")).collect();
+    names.iter().for_each(|n| p.create(n));
+    p.leave(MIB);
+    let snaps: Vec<String> = names.iter().map(|n| format!("{n}@s")).collect();
+    let all = p.task(async |p, tx| p.snapshot(tx, &snaps).await);
+    assert!(all.is_err_and(|e| e.is(Errno::NoSpc)));
+    p.task(async |p, tx| p.snapshot(tx, &snaps[..3]).await).unwrap();
+    p.check();
+}
+
+#[test]
+fn a_full_pool_is_freed_bit_by_bit() {
+    let mut p = Pool::new();
+    p.create("tank/a");
+    p.write("tank/a", 1, 0, 2500, 1);
+    p.sync();
+    p.destroy("tank/a");
+    p.store.full.store(true, std::sync::atomic::Ordering::Relaxed);
+    let left = |p: &Pool| block_on(p.dsl.freeing()).unwrap().used;
+    let before = left(&p);
+    p.sync();
+    let after = left(&p);
+    assert!(after > 1400 * 4096 && after < before, "{before} {after}");
+    p.store.full.store(false, std::sync::atomic::Ordering::Relaxed);
+    p.sync();
+    assert_eq!(left(&p), 0);
+    p.check();
+}
