@@ -1,5 +1,5 @@
 //! Who makes a request, as far as the set-user-id and set-group-id bits of what he changes are
-//! concerned.
+//! concerned, and who may change what snapshots there are.
 //!
 //! Linux takes these bits from a file that someone changes without CAP_FSETID. With a write and a
 //! truncation it tells the server whether he has it; with a copy and an fallocate it does not, and
@@ -9,15 +9,23 @@
 //! What is kept true: who cannot be looked up has neither capability nor group, so that a bit may
 //! be taken once too often, and is never left. That is so for threads of other pid or user
 //! namespaces, and for those that act with other credentials than their own.
+//!
+//! **Root in a container** has root's number in what he asks for, and often next to none of root's
+//! powers. Whoever has not CAP_SYS_ADMIN in the user namespace of this process, though the process
+//! has it, is not taken for root where snapshots are made and destroyed ([`Caller::asker`]).
 
 use crate::abi::Header;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use std::cell::OnceCell;
+use std::sync::OnceLock;
+use zilla::Asker;
 
 /// The bit of CAP_FSETID (linux/capability.h).
 const CAP_FSETID: u64 = 1 << 4;
 /// The bit of CAP_LINUX_IMMUTABLE.
 const CAP_LINUX_IMMUTABLE: u64 = 1 << 9;
+/// The bit of CAP_SYS_ADMIN.
+const CAP_SYS_ADMIN: u64 = 1 << 21;
 /// The initial user namespace's inode (`PROC_USER_INIT_INO`, linux/proc_ns.h).
 const INIT_USER_NS: u64 = 0xEFFF_FFFD;
 
@@ -41,15 +49,29 @@ impl Caller {
         Caller { uid: header.uid, gid: header.gid, pid: header.pid, status: OnceCell::new() }
     }
 
-    fn status(&self) -> Option<&Status> {
+    /// What the thread's status says, wherever its capabilities count.
+    fn anywhere(&self) -> Option<&Status> {
         let read = || {
-            let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
-            let status = Status::parse(&text)?;
+            let status = Status::of(&self.pid.to_string())?;
             // With other credentials than the thread's own (a server's, an io_uring personality's)
             // this would say nothing about them.
-            (status.fsuid == self.uid && status.fsgid == self.gid && is_init_user(self.pid)).then_some(status)
+            (status.fsuid == self.uid && status.fsgid == self.gid).then_some(status)
         };
         self.status.get_or_init(|| if self.pid == 0 { None } else { read() }).as_ref()
+    }
+
+    fn status(&self) -> Option<&Status> {
+        let init = |ns| ns == INIT_USER_NS;
+        self.anywhere().filter(|_| user_ns(&self.pid.to_string()).is_some_and(init))
+    }
+
+    /// Whether he has CAP_SYS_ADMIN, if this process has it.
+    fn is_able(&self) -> bool {
+        static OURS: OnceLock<bool> = OnceLock::new();
+        let has = |status: &Status| status.effective & CAP_SYS_ADMIN != 0;
+        let ours = OURS.get_or_init(|| Status::of("self").is_some_and(|own| has(&own)));
+        let here = || user_ns(&self.pid.to_string()).is_some_and(|ns| user_ns("self") == Some(ns));
+        !ours || self.anywhere().is_some_and(has) && here()
     }
 
     /// Whether the bits stay whatever he changes.
@@ -62,11 +84,11 @@ impl Caller {
         self.status().is_some_and(|s| s.effective & CAP_LINUX_IMMUTABLE != 0)
     }
 
-    /// The user and his groups, his own first.
-    pub(crate) fn ids(&self) -> (u32, Vec<u32>) {
+    /// Himself to those who judge changes of snapshots.
+    pub(crate) fn asker(&self) -> Asker {
         let others = self.status().map(|s| s.groups.as_slice()).unwrap_or_default();
         let gids = std::iter::once(self.gid).chain(others.iter().copied().filter(|g| *g != self.gid));
-        (self.uid, gids.collect())
+        Asker { uid: self.uid, gids: gids.collect(), is_able: self.is_able() }
     }
 
     pub(crate) fn is_in_group(&self, gid: u32) -> bool {
@@ -74,13 +96,17 @@ impl Caller {
     }
 }
 
-/// Capabilities count in the initial user namespace only.
-fn is_init_user(pid: u32) -> bool {
-    let ns = format!("/proc/{pid}/ns/user");
-    statx(rustix::fs::CWD, ns, AtFlags::empty(), StatxFlags::INO).is_ok_and(|st| st.stx_ino == INIT_USER_NS)
+/// The user namespace of a thread, in which its capabilities count.
+fn user_ns(thread: &str) -> Option<u64> {
+    let ns = format!("/proc/{thread}/ns/user");
+    statx(rustix::fs::CWD, ns, AtFlags::empty(), StatxFlags::INO).ok().map(|st| st.stx_ino)
 }
 
 impl Status {
+    fn of(thread: &str) -> Option<Status> {
+        Status::parse(&std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?)
+    }
+
     fn parse(text: &str) -> Option<Status> {
         let field = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
         // Real, effective, saved, and the one that counts for files.
@@ -108,6 +134,31 @@ mod tests {
         assert_eq!(Status::parse(""), None);
         let own = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         assert_eq!(Status::parse(&own).unwrap().fsuid, rustix::process::geteuid().as_raw());
+    }
+
+    #[test]
+    fn who_lacks_the_power_that_we_have_is_not_taken_for_root() {
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+        let now = || capabilities(None).unwrap();
+        if !now().effective.contains(CapabilitySet::SYS_ADMIN) {
+            return;
+        }
+        // Of one thread: what the process has is its first thread's.
+        let asks = |weak: bool| {
+            let ask = move || {
+                if weak {
+                    let mut sets = now();
+                    sets.effective -= CapabilitySet::SYS_ADMIN;
+                    set_capabilities(None, sets).unwrap();
+                }
+                let pid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+                Caller { uid: 0, gid: 0, pid, status: OnceCell::new() }.asker()
+            };
+            std::thread::spawn(ask).join().unwrap()
+        };
+        assert!(asks(false).is_able && !asks(true).is_able);
+        let unknown = |pid| Caller { uid: 0, gid: 0, pid, status: OnceCell::new() }.asker();
+        assert!(!unknown(0).is_able && !unknown(u32::MAX).is_able);
     }
 
     #[test]

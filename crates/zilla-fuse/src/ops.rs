@@ -179,8 +179,8 @@ impl Session {
             op::TMPFILE => self.create(r, a).await,
             op::UNLINK => done(self.fs.unlink(node, a.string()?).await),
             op::RMDIR if node == self.fs.snapdir_node() => {
-                let (uid, gids) = Caller::of(&r.header).ids();
-                done(self.fs.destroy_snapshot(a.string()?, uid, gids).await)
+                let by = Caller::of(&r.header).asker();
+                done(self.fs.destroy_snapshot(a.string()?, by).await)
             }
             op::RMDIR => done(self.fs.rmdir(node, a.string()?).await),
             op::RENAME | op::RENAME2 => self.rename(r, a).await,
@@ -352,10 +352,7 @@ impl Session {
             }
         };
         let made = match new.mode & S_IFMT == S_IFDIR && r.header.node == self.fs.snapdir_node() {
-            true => {
-                let (uid, gids) = Caller::of(&r.header).ids();
-                self.fs.take_snapshot(name, uid, gids).await
-            }
+            true => self.fs.take_snapshot(name, Caller::of(&r.header).asker()).await,
             false => {
                 if let Err(e) = self.strip(r, &mut new).await {
                     return Ok(e.into());
@@ -412,8 +409,8 @@ impl Session {
         let (old, new) = (a.string()?, a.string()?);
         let snapdir = self.fs.snapdir_node();
         if r.header.node == snapdir && to == snapdir && !flags.exchange && !flags.whiteout {
-            let (uid, gids) = Caller::of(&r.header).ids();
-            return done(self.fs.rename_snapshot(old, new, uid, gids).await);
+            let by = Caller::of(&r.header).asker();
+            return done(self.fs.rename_snapshot(old, new, by).await);
         }
         let cred = Cred { uid: r.header.uid, gid: r.header.gid };
         done(self.fs.rename(r.header.node, old, to, new, flags, cred).await)

@@ -10,7 +10,7 @@ use crate::export::Export;
 use crate::options::Admission;
 use crate::rpc::Claim;
 use zilla::zpl::{S_ISVTX, ZFS_APPENDONLY, ZFS_IMMUTABLE};
-use zilla::{Attr, Cred, Errno, Error, NodeId, Result};
+use zilla::{Asker, Attr, Cred, Errno, Error, NodeId, Result};
 
 /// Bits of a permission, as in a mode.
 pub(crate) const READ: u32 = 4;
@@ -55,9 +55,10 @@ impl Who {
         Cred { uid: self.uid, gid: self.gid }
     }
 
-    /// Its groups, its own first.
-    pub(crate) fn gids(&self) -> Vec<u32> {
-        std::iter::once(self.gid).chain(self.groups.iter().copied().filter(|g| *g != self.gid)).collect()
+    /// The same to those who judge changes of snapshots. Whom a share takes for root is root.
+    pub(crate) fn asker(&self) -> Asker {
+        let others = self.groups.iter().copied().filter(|g| *g != self.gid);
+        Asker { uid: self.uid, gids: std::iter::once(self.gid).chain(others).collect(), is_able: true }
     }
 
     pub(crate) fn is_in(&self, gid: u32) -> bool {

@@ -219,7 +219,7 @@ async fn make(dir: &At, name: &[u8], new: NewFile<'_>, want: &Wanted) -> Result<
     let is_dir = new.mode & S_IFMT == S_IFDIR;
     let snapshot = is_dir && dir.node == fs.snapdir_node();
     let made = match snapshot {
-        true => fs.take_snapshot(name, dir.who.uid, dir.who.gids()).await?,
+        true => fs.take_snapshot(name, dir.who.asker()).await?,
         false => fs.create(dir.node, name, new).await?,
     };
     let furnished = furnish(dir, &made, want).await;
@@ -364,7 +364,7 @@ async fn take_away(dir: &At, name: &[u8], directory: bool) -> Result<NodeId, Fai
         let victim = fs.lookup(dir.node, name).await?;
         check_sticky(&dir.who, &dir.attr, &victim.attr)?;
         let done = match directory && dir.node == fs.snapdir_node() {
-            true => fs.destroy_snapshot(name, dir.who.uid, dir.who.gids()).await,
+            true => fs.destroy_snapshot(name, dir.who.asker()).await,
             false => fs.remove_judged(dir.node, name, directory, victim.node).await,
         };
         match done {
@@ -412,7 +412,7 @@ async fn give_name(
         };
         let judged = (moved.node, replaced);
         let done = match from.node == fs.snapdir_node() && to.node == from.node {
-            true => fs.rename_snapshot(old, new, from.who.uid, from.who.gids()).await,
+            true => fs.rename_snapshot(old, new, from.who.asker()).await,
             false => fs.rename_judged((from.node, old), (to.node, new), from.who.cred(), judged).await,
         };
         match done {

@@ -8,6 +8,7 @@ use crate::opened::Opened;
 use bytes::Bytes;
 use judged::is_free;
 use parking_lot::{Mutex, RwLock};
+pub use snapdir::Asker;
 use std::sync::Arc;
 use zilla_core::dmu::{Now, Stop, resident};
 use zilla_core::error::{Errno, Error, Result};

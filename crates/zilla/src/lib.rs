@@ -65,7 +65,7 @@ pub use ctldir::{NoSnapshots, Snapdir, Snapshots};
 pub use datasets::{Dataset, DatasetKind, Snapshot};
 pub use error::{Errno, Error, Result};
 pub use files::{File, Files};
-pub use filesystem::{CONTROL_NAME, Entry, Filesystem, NodeId};
+pub use filesystem::{Asker, CONTROL_NAME, Entry, Filesystem, NodeId};
 pub use host::{HOSTID_MASK, hostid, made_up_hostid};
 pub use make::{FIXED, Maker, Settings, VolumeShape, auto, number, volume_size_check};
 pub use new_pool::{NewPool, NewVdev};

@@ -52,6 +52,12 @@ impl Shared {
         }
     }
 
+    /// A command as root runs it who has no power over the machine, as in a container.
+    fn run_weak(&self, words: &[&str]) -> Done {
+        let weak = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"];
+        self.run_as(0, &[], &[&weak, words].concat())
+    }
+
     /// `zfs` as another user does it.
     fn zfs(&self, uid: u32, groups: &[u32], words: &str) -> Done {
         let program = format!("/proc/self/fd/{}", self.program.as_raw_fd());
@@ -99,6 +105,39 @@ fn snapshots_are_managed_through_their_directory_by_whom_it_was_allowed() {
     assert!(done.code != 0, "a limit binds him: {done}");
     world.zpool("set delegation=off tank").ok();
     refused(&["rmdir", &one]);
+    pool.judge();
+}
+
+/// In a container root's number is not root's power: what he sees of `.zfs` is the machine's.
+#[test]
+fn root_without_root_s_powers_manages_no_snapshots() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let shared = Shared::new();
+    let world = &shared.world;
+    let status = fs::read_to_string("/proc/self/status").expect("status");
+    let own = status.lines().find_map(|l| l.strip_prefix("CapEff:")).expect("capabilities").trim();
+    if u64::from_str_radix(own, 16).expect("a number") & 1 << 21 == 0 {
+        eprintln!("not run: needs CAP_SYS_ADMIN");
+        return;
+    }
+    let pool = Pool::create(world, "tank", Kind::Single, 128 << 20, &[]);
+    let snaps = pool.root().join(".zfs/snapshot");
+    let at = |name: &str| snaps.join(name).display().to_string();
+    let [one, two] = ["one", "two"].map(at);
+    shared.run_as(0, &[], &["mkdir", &one]).ok();
+    for words in [&["mkdir", &two][..], &["mv", &one, &two], &["rmdir", &one]] {
+        let done = shared.run_weak(words);
+        assert!(done.code != 0 && done.stderr.contains("Operation not permitted"), "{done}");
+    }
+    assert_eq!(world.zfs("list -H -o name -t snapshot").ok(), "tank@one\n");
+    // He may look, and do what he was allowed, as anybody.
+    assert_eq!(shared.run_weak(&["ls", &snaps.display().to_string()]).ok(), "one\n");
+    world.zfs("allow -u 0 snapshot tank").ok();
+    shared.run_weak(&["mkdir", &two]).ok();
+    assert_eq!(shared.run_weak(&["rmdir", &two]).code, 1);
+    shared.run_as(0, &[], &["rmdir", &two]).ok();
     pool.judge();
 }
 

@@ -2,7 +2,9 @@
 //! rename gives one another name.
 //!
 //! Who may is judged here, by who asks: the manager (who runs the server) and root as they like,
-//! others as `zfs allow` permits them, which the dataset's side knows ([`crate::Snapshots`]).
+//! others as `zfs allow` permits them, which the dataset's side knows ([`crate::Snapshots`]). A
+//! user's number alone does not make him root: in a container root may have no power over the
+//! machine, and what he sees of `.zfs` is the machine's.
 
 use super::{Entry, Filesystem, NodeId};
 use crate::ctldir::{self, CTL_SNAPSHOT};
@@ -13,6 +15,17 @@ use zilla_core::tunables;
 /// The name of a snapshot that is to be made, removed or renamed.
 fn snapshot_name(name: &[u8]) -> Result<&str> {
     std::str::from_utf8(name).map_err(|_| Error::inval("not a snapshot's name"))
+}
+
+/// Somebody who wants to change what snapshots there are, as a server knows him.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asker {
+    /// His number.
+    pub uid: u32,
+    /// His groups, his own first.
+    pub gids: Vec<u32>,
+    /// He lacks no power that the server has. Without that root is a user as any other.
+    pub is_able: bool,
 }
 
 impl Filesystem {
@@ -26,26 +39,26 @@ impl Filesystem {
         self.control.lock().manager.filter(|_| tunables::ADMIN_SNAPSHOT.get() != 0)
     }
 
-    /// Somebody who wants to change what snapshots there are, as permissions know him.
-    fn manages(&self, uid: u32, gids: Vec<u32>) -> Result<Who> {
+    /// The same as permissions know him.
+    fn manages(&self, Asker { uid, gids, is_able }: Asker) -> Result<Who> {
         self.zfs().check_lives()?;
         match self.manager() {
             None => Err(Error::os(Errno::Access, "snapshots are not managed here")),
-            Some(manager) if uid == manager || uid == 0 => Ok(Who::Admin),
+            Some(manager) if is_able && (uid == manager || uid == 0) => Ok(Who::Admin),
             Some(_) => Ok(Who::User { uid, gids }),
         }
     }
 
-    /// Takes a snapshot: mkdir in `.zfs/snapshot`. `gids`: the user's groups, his own first.
-    pub async fn take_snapshot(&self, name: &[u8], uid: u32, gids: Vec<u32>) -> Result<Entry> {
-        let who = self.manages(uid, gids)?;
+    /// Takes a snapshot: mkdir in `.zfs/snapshot`.
+    pub async fn take_snapshot(&self, name: &[u8], by: Asker) -> Result<Entry> {
+        let who = self.manages(by)?;
         self.snapshots.create(snapshot_name(name)?, &who).await?;
         self.lookup_control(CTL_SNAPSHOT, name).await
     }
 
     /// Destroys one: rmdir there.
-    pub async fn destroy_snapshot(&self, name: &[u8], uid: u32, gids: Vec<u32>) -> Result<()> {
-        let (who, name) = (self.manages(uid, gids)?, snapshot_name(name)?);
+    pub async fn destroy_snapshot(&self, name: &[u8], by: Asker) -> Result<()> {
+        let (who, name) = (self.manages(by)?, snapshot_name(name)?);
         self.snapshots.judge_destroy(name, &who).await?;
         // Open, it would be in use.
         self.opened.remove(name);
@@ -53,8 +66,8 @@ impl Filesystem {
     }
 
     /// Gives one another name: rename there.
-    pub async fn rename_snapshot(&self, old: &[u8], new: &[u8], uid: u32, gids: Vec<u32>) -> Result<()> {
-        let (who, old) = (self.manages(uid, gids)?, snapshot_name(old)?);
+    pub async fn rename_snapshot(&self, old: &[u8], new: &[u8], by: Asker) -> Result<()> {
+        let (who, old) = (self.manages(by)?, snapshot_name(old)?);
         self.snapshots.rename(old, snapshot_name(new)?, &who).await?;
         self.opened.remove(old);
         Ok(())
