@@ -6,14 +6,17 @@
 //!
 //! What a client can make us keep is bounded: [`UNDER_WAY`] calls a connection, a record of
 //! [`MAX_RECORD`] bytes at most, and [`SMALL`] from who has no share to come to; all connections'
-//! larger records together take [`ROOM`]. Who is slow in sending what he began, or does not take
-//! his replies, loses his connection; a client makes a new one by itself, and his calls again.
+//! larger records together take [`ROOM`]. Of all that one client has a part only ([`parts`]), so
+//! that who sends slowly, or takes no replies, is in nobody's way but his own. Who is slow in
+//! sending what he began, or does not take his replies, loses his connection; a client makes a new
+//! one by itself, and his calls again.
 
 use crate::drc::ReplyCache;
 use crate::export::Exports;
 use crate::mountd;
 use crate::nfs::{self, Caller, MAX_IO};
 use crate::rpc::{self, Call, Parsed, Refusal, Reply};
+use crate::server::parts::{Part, Parts, Room};
 use bytes::{Buf, Bytes, BytesMut};
 use std::future::Future;
 use std::io;
@@ -63,13 +66,14 @@ struct Shared {
     room: Arc<Semaphore>,
     /// The same of replies. Apart, since who holds room for a record waits for room for its reply.
     replies: Arc<Semaphore>,
+    parts: Parts,
     recent: ReplyCache,
     /// True when the server ends.
     stop: watch::Sender<bool>,
 }
 
 /// What is sent, and what is free again when that is done: a call's slot, and its reply's room.
-type Answer = (Reply, OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+type Answer = (Reply, OwnedSemaphorePermit, Option<Room>);
 
 impl Shared {
     fn new(exports: Arc<dyn Exports>) -> Arc<Shared> {
@@ -78,6 +82,7 @@ impl Shared {
             exports,
             room: all(),
             replies: all(),
+            parts: Parts::default(),
             recent: ReplyCache::default(),
             stop: watch::channel(false).0,
         })
@@ -136,9 +141,10 @@ async fn record<R: AsyncRead + Unpin>(
     reader: &mut R,
     first: u32,
     shared: &Shared,
+    part: &Part,
     peer: SocketAddr,
-) -> io::Result<(Bytes, Option<OwnedSemaphorePermit>)> {
-    let (mut record, mut header, mut room) = (BytesMut::new(), first, None::<OwnedSemaphorePermit>);
+) -> io::Result<(Bytes, Option<Room>)> {
+    let (mut record, mut header, mut room) = (BytesMut::new(), first, None::<Room>);
     let mut most = SMALL;
     loop {
         let len = (header & !LAST) as usize;
@@ -153,9 +159,7 @@ async fn record<R: AsyncRead + Unpin>(
             return Err(broken("an empty fragment"));
         }
         if whole > SMALL && room.is_none() {
-            let units = MAX_RECORD.div_ceil(UNIT) as u32;
-            let taken = shared.room.clone().acquire_many_owned(units).await;
-            room = Some(taken.map_err(io::Error::other)?);
+            room = Some(Room::take(&part.room, &shared.room, MAX_RECORD).await?);
         }
         let begin = record.len();
         record.resize(whole, 0);
@@ -207,20 +211,12 @@ async fn write_replies<W: AsyncWrite + Unpin>(
     writer.shutdown().await
 }
 
-/// Gives back what a reply does not need of the room for the largest. A refusal then holds next to
-/// nothing while it waits to be sent: else whoever is refused, and does not take his refusals,
-/// would keep the room from everybody.
-fn only_for(mut room: OwnedSemaphorePermit, reply: &Reply) -> OwnedSemaphorePermit {
-    let over = room.num_permits().saturating_sub(reply.len().div_ceil(UNIT));
-    drop(room.split(over));
-    room
-}
-
 /// Serves one client from its first byte to its last.
 async fn client<S>(stream: S, peer: SocketAddr, shared: Arc<Shared>) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let part = shared.parts.of(peer.ip());
     let (mut reader, writer) = tokio::io::split(stream);
     let slots = Arc::new(Semaphore::new(UNDER_WAY));
     let (answers, replies) = mpsc::channel(UNDER_WAY);
@@ -245,7 +241,7 @@ where
             Ok(Err(e)) => break Err(e),
             Err(_) => break Ok(()),
         };
-        let received = tokio::time::timeout(PATIENCE, record(&mut reader, header, &shared, peer));
+        let received = tokio::time::timeout(PATIENCE, record(&mut reader, header, &shared, &part, peer));
         let (bytes, room) = match received.await.map_err(|_| late()).flatten() {
             Ok(received) => received,
             Err(e) => break Err(e),
@@ -257,16 +253,16 @@ where
                 let _ = answers.send((rpc::refused(xid, why), slot, None)).await;
             }
             Parsed::Call(call) => {
-                let (shared, answers) = (shared.clone(), answers.clone());
+                let (shared, part, answers) = (shared.clone(), part.clone(), answers.clone());
                 calls.spawn(async move {
-                    let units = MAX_RECORD.div_ceil(UNIT) as u32;
                     let reply_room = match call.program == NFS && nfs::gives_much(call.procedure) {
-                        true => shared.replies.clone().acquire_many_owned(units).await.ok(),
+                        true => Room::take(&part.replies, &shared.replies, MAX_RECORD).await.ok(),
                         false => None,
                     };
                     let reply = shared.perform(peer, call).await;
                     drop(room);
-                    let reply_room = reply_room.map(|room| only_for(room, &reply));
+                    // A refusal then holds next to nothing while it waits to be sent.
+                    let reply_room = reply_room.map(|room| room.only_for(reply.len()));
                     let _ = answers.send((reply, slot, reply_room)).await;
                 });
             }
@@ -318,9 +314,14 @@ pub async fn serve(
                 Err(_) => continue,
             },
         };
+        let part = shared.parts.of(peer.ip());
+        let Ok(own_slot) = part.connections.clone().try_acquire_owned() else {
+            tracing::debug!("nfs: {peer} has too many connections");
+            continue;
+        };
         let shared = shared.clone();
         clients.spawn(async move {
-            let _slots = (slot, stranger);
+            let _slots = (slot, own_slot, stranger, part);
             if let Err(e) = client(stream, peer, shared).await {
                 tracing::debug!("nfs: the connection of {peer} ends: {e}");
             }
@@ -331,5 +332,6 @@ pub async fn serve(
     let _ = tokio::time::timeout(DRAIN, async { while clients.join_next().await.is_some() {} }).await;
 }
 
+mod parts;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! Connections that keep to the protocol, and some that do not, to a file system in memory.
 
 mod again;
+mod alone;
 mod told;
 
 use super::*;
