@@ -4,7 +4,9 @@
 //! order at a terminal. A reader that closes the pipe early ends the command quietly. The daemon is
 //! started by the first request, so wrong usage costs nothing.
 
-use std::io::{BufWriter, Stdout, Write};
+use crate::terminal::tame;
+use std::borrow::Cow;
+use std::io::{BufWriter, IsTerminal, Stdout, Write};
 use zilla_control::types::{PoolInfo, PoolLog, PoolQuery};
 use zilla_control::{ApiError, Client, ClientError, ErrorCode, Operation, StateDir};
 
@@ -239,16 +241,24 @@ impl Cx {
 /// Standard output.
 pub struct Out {
     inner: BufWriter<Stdout>,
+    terminal: bool,
 }
 
 impl Out {
     #[allow(clippy::new_without_default)] // a second one would mix its output with the first one's
     pub fn new() -> Out {
-        Out { inner: BufWriter::with_capacity(64 << 10, std::io::stdout()) }
+        let stdout = std::io::stdout();
+        let terminal = stdout.is_terminal();
+        Out { inner: BufWriter::with_capacity(64 << 10, stdout), terminal }
+    }
+
+    /// A text as it is printed.
+    fn shown<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        if self.terminal { tame(text) } else { Cow::Borrowed(text) }
     }
 
     pub fn put(&mut self, text: impl AsRef<str>) {
-        let outcome = self.inner.write_all(text.as_ref().as_bytes());
+        let outcome = self.inner.write_all(self.shown(text.as_ref()).as_bytes());
         check(outcome);
     }
 
@@ -277,5 +287,18 @@ fn check(outcome: std::io::Result<()>) {
             eprintln!("cannot write output: {e}");
         }
         std::process::exit(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_gets_no_commands_and_a_file_gets_what_there_is() {
+        let text = "tank/\x1b]0;x\x07";
+        let shown =
+            |terminal| Out { inner: BufWriter::new(std::io::stdout()), terminal }.shown(text).into_owned();
+        assert_eq!((shown(true).as_str(), shown(false).as_str()), ("tank/?]0;x?", text));
     }
 }

@@ -30,6 +30,7 @@ mod material;
 pub mod mount_helper;
 mod replicate;
 pub mod service;
+mod terminal;
 mod top;
 mod trace;
 pub mod zdb;

@@ -5,12 +5,17 @@
 //! cannot be said is lost, and the command goes on to its own exit code, so that a warning that
 //! nobody reads does not end an import half-way.
 
+use crate::terminal::tame;
 use std::fmt::Arguments;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
 pub fn put(text: Arguments<'_>) {
+    let mut err = std::io::stderr().lock();
     // There is nobody to tell.
-    let _ = std::io::stderr().lock().write_fmt(text);
+    let _ = match err.is_terminal() {
+        true => err.write_all(tame(&text.to_string()).as_bytes()),
+        false => err.write_fmt(text),
+    };
 }
 
 macro_rules! eprint {
