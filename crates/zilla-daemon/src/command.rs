@@ -54,8 +54,9 @@ fn listen_to(at: &str) -> Result<std::net::TcpListener, String> {
 pub fn main(words: Vec<String>) -> u8 {
     // The program is called `zilla`; people look for the daemon by its own name.
     let _ = rustix::thread::set_name(c"zillad");
-    // A core dump would have keys in it.
-    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    // A core dump would have keys in it. (Where it is piped to a program 0 does not prevent it, and
+    // 1 does. Source: `coredump_pipe` in Linux's fs/coredump.c.)
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(1), maximum: Some(1) });
     let mut options = Options::default();
     let mut share = std::env::var("ZILLA_SHARE").unwrap_or_default();
     let given = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());

@@ -9,6 +9,7 @@
 //! end.
 
 use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::FdFlags;
 use std::os::fd::RawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
@@ -33,9 +34,16 @@ pub fn listener(path: &Path) -> Result<Option<UnixListener>, String> {
     // meant. The duplicate is ours; the original stays open, so nothing here or elsewhere is closed
     // behind anybody's back.
     let handed = unsafe { BorrowedFd::borrow_raw(FIRST) };
-    let own =
-        rustix::io::fcntl_dupfd_cloexec(handed, FIRST).map_err(|e| format!("descriptor {FIRST}: {e}"))?;
+    let own = taken(handed).map_err(|e| format!("descriptor {FIRST}: {e}"))?;
     checked(own, path).map(Some)
+}
+
+/// A duplicate of what was handed over. Neither it nor the original is passed on to programs that
+/// the daemon runs: who has it could answer commands in the daemon's place, and they would take him
+/// for it.
+fn taken(handed: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+    rustix::io::fcntl_setfd(handed, FdFlags::CLOEXEC)?;
+    rustix::io::fcntl_dupfd_cloexec(handed, FIRST)
 }
 
 /// A stream socket that listens, and where commands look.
@@ -129,6 +137,17 @@ mod tests {
         assert!(checked(file.into(), &here).unwrap_err().contains("not a Unix socket"));
         let datagrams = UnixDatagram::unbound().unwrap();
         assert!(checked(datagrams.into(), &here).is_err());
+    }
+
+    #[test]
+    fn what_is_handed_over_is_passed_on_to_nobody() {
+        use rustix::fd::AsFd;
+        let (socket, _other) = UnixDatagram::pair().unwrap();
+        rustix::io::fcntl_setfd(&socket, FdFlags::empty()).unwrap();
+        let own = taken(socket.as_fd()).unwrap();
+        for fd in [socket.as_fd(), own.as_fd()] {
+            assert_eq!(rustix::io::fcntl_getfd(fd).unwrap(), FdFlags::CLOEXEC);
+        }
     }
 
     #[tokio::test(start_paused = true)]

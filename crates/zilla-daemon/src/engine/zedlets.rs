@@ -5,11 +5,12 @@
 //! are run for each event, in the order of their names. What is known of the event is in their
 //! environment, under the names that zedlets know (`ZEVENT_POOL`, `ZEVENT_VDEV_PATH`, ...).
 //!
-//! One runs at a time, and none longer than [`LONGEST`]; events that come meanwhile wait in the
-//! ring, which is bounded, so a flood of events costs the oldest of them and nothing else. The
-//! daemon runs what only its own user could have put there.
+//! One runs at a time, and none longer than [`LONGEST`]: then it is ended, with what it has begun.
+//! Events that come meanwhile wait in the ring, which is bounded, so a flood of events costs the
+//! oldest of them and nothing else. The daemon runs what only its own user could have put there.
 
 use super::Engine;
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::VecDeque;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -84,9 +85,16 @@ async fn handle(dir: &Path, event: &Event) -> bool {
     for program in &programs {
         let mut command = tokio::process::Command::new(program);
         command.env_clear().envs(environment(event)).current_dir("/").kill_on_drop(true);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let ended = match command.spawn() {
-            Ok(mut child) => tokio::time::timeout(LONGEST, child.wait()).await,
+            Ok(mut child) => {
+                let group = child.id();
+                let ended = tokio::time::timeout(LONGEST, child.wait()).await;
+                if ended.is_err() {
+                    end_group(group);
+                }
+                ended
+            }
             Err(e) => {
                 tracing::warn!("{}: {e}", program.display());
                 continue;
@@ -103,6 +111,14 @@ async fn handle(dir: &Path, event: &Event) -> bool {
         }
     }
     !programs.is_empty()
+}
+
+/// Ends a program that leads its group, and all of the group.
+fn end_group(leader: Option<u32>) {
+    let group = leader.and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    if let Some(Err(e)) = group.map(|group| kill_process_group(group, Signal::KILL)) {
+        tracing::debug!("ending a command for events: {e}");
+    }
 }
 
 /// The programs for a class, in the order of their names.
@@ -191,5 +207,36 @@ mod tests {
         assert_eq!(names, ["all-log", "resource.fs.zfs.statechange-x", "statechange-mail"]);
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
         assert!(programs(dir.path(), "resource.fs.zfs.statechange").is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_program_that_hangs_is_ended_with_what_it_has_begun() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let (program, pid) = (dir.path().join("all-hang"), dir.path().join("pid"));
+        let begins = "#!/bin/sh\nsleep 1000 &\necho $! >\"$(dirname \"$0\")/pid\"\nwait\n";
+        // Written by another process: a child of ours that is being started would have it open.
+        let writes = ["-c", "printf %s \"$1\" >\"$0\" && chmod 700 \"$0\""];
+        let mut shell = std::process::Command::new("sh");
+        assert!(shell.args(writes).arg(&program).arg(begins).status().unwrap().success());
+        let time = Duration::default();
+        let event = Event { eid: 1, time, class: "c".to_owned(), payload: zilla_ondisk::NvList::new() };
+        let begun = || std::fs::read_to_string(&pid).is_ok_and(|text| text.ends_with('\n'));
+        let passes = async {
+            while !begun() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            tokio::time::pause();
+            tokio::time::advance(LONGEST).await;
+            tokio::time::resume();
+        };
+        assert!(tokio::join!(handle(dir.path(), &event), passes).0);
+        let stat = format!("/proc/{}/stat", std::fs::read_to_string(&pid).unwrap().trim());
+        let lives = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+        let until = std::time::Instant::now() + Duration::from_secs(20);
+        while lives() {
+            assert!(std::time::Instant::now() < until, "what it began goes on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
