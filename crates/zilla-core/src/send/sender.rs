@@ -286,10 +286,12 @@ impl Sender<'_> {
         self.features & feature != 0
     }
 
-    /// Whether the block can be sent as it stands in its pointer.
-    fn sends_embedded(&self, bp: &BlkPtr) -> bool {
+    /// Whether the block can be sent as it stands in its pointer. One that is split cannot: its
+    /// receiver's object has smaller blocks, and OpenZFS would put the pointer there all the same.
+    fn sends_embedded(&self, dn: &DnodePhys, bp: &BlkPtr) -> bool {
         let kind = Compress::from_u8(bp.compress());
         bp.is_embedded()
+            && !self.splits(dn)
             && bp.embedded_type() == BP_EMBEDDED_TYPE_DATA
             && self.has(feature::EMBED_DATA)
             && (kind != Some(Compress::Lz4) || self.has(feature::LZ4))
@@ -315,7 +317,9 @@ impl Sender<'_> {
     /// Begins to read what an item needs, and how many bytes that is.
     fn begin_read(&self, objset: u64, item: &Item) -> (Option<Read>, u64) {
         let (id, blkid, bp, stored) = match item {
-            Item::Block { bp, .. } if bp.is_redacted() || self.sends_embedded(bp) => return (None, 0),
+            Item::Block { bp, dn, .. } if bp.is_redacted() || self.sends_embedded(dn, bp) => {
+                return (None, 0);
+            }
             Item::Block { id, blkid, bp, dn } => (*id, *blkid, *bp, self.sends_compressed(dn, bp)),
             Item::Spill { id, bp } => (*id, Bookmark::SPILL_BLKID, *bp, false),
             _ => return (None, 0),
@@ -346,7 +350,7 @@ impl Sender<'_> {
                 let end = first.saturating_add(count).saturating_mul(blksz);
                 self.free(id, offset, end - offset).await
             }
-            (Item::Block { id, dn, blkid, bp }, None) if self.sends_embedded(&bp) => {
+            (Item::Block { id, dn, blkid, bp }, None) if self.sends_embedded(&dn, &bp) => {
                 self.embedded(id, &dn, blkid, &bp).await
             }
             (Item::Block { id, dn, blkid, bp }, Some(data)) => self.block(id, &dn, blkid, &bp, data).await,
