@@ -76,7 +76,7 @@ impl DslPool {
     }
 
     /// The names of the snapshots that `zfs snapshot -r fs@snap` takes: of the file system and all
-    /// below it.
+    /// below it, but for what a receive that has not ended makes, of which there can be none.
     #[crate::boxed]
     pub async fn recursive_names(&self, name: &str) -> Result<Vec<String>> {
         let parts = name::split(name);
@@ -84,8 +84,12 @@ impl DslPool {
             return Err(Error::inval("missing '@' delimiter in snapshot name"));
         };
         let mut out = Vec::new();
-        let mut todo = vec![self.dir_by_name(parts.fs).await?];
+        let top = self.dir_by_name(parts.fs).await?;
+        let mut todo = vec![top.clone()];
         while let Some(dir) = todo.pop() {
+            if dir.id != top.id && self.head(&dir).await?.is_inconsistent() {
+                continue;
+            }
             out.push(format!("{}@{snap}", dir.name()));
             todo.extend(self.child_dirs(&dir).await?);
         }
