@@ -12,7 +12,7 @@
 //! unless it can be resumed ([`DslPool::destroy_inconsistent`]); after it, the snapshot.
 
 use super::DslPool;
-use super::dataset::DslDataset;
+use super::dataset::{DslDataset, LongHold};
 use super::dir::DslDir;
 use super::name;
 use super::props::Setting;
@@ -32,6 +32,7 @@ use zilla_ondisk::objset::ObjsetPhys;
 use zilla_ondisk::stream::{
     Begin, DRR_FLAG_CI_DATA, DRR_FLAG_CLONE, DRR_FLAG_FREERECORDS, DRR_FLAG_SPILL_BLOCK, feature,
 };
+use zilla_ondisk::zil::ZIL_REPLAY_NEEDED;
 
 /// The name of the clone that an existing dataset's stream goes into. Source: recv_clone_name in
 /// OpenZFS.
@@ -85,7 +86,8 @@ fn refuse<T>(errno: Errno, what: impl Into<String>) -> Result<T> {
 }
 
 impl DslPool {
-    /// Whether a head has changed since a snapshot, its intent log left out.
+    /// Whether a head has changed since a snapshot. What stands in its intent log alone counts: it
+    /// was acknowledged, and its files have it as soon as somebody opens them.
     #[crate::boxed]
     pub async fn modified_since(&self, head: &Arc<DslDataset>, snap: &DslDataset) -> Result<bool> {
         let (hp, sp) = (head.phys(), snap.phys());
@@ -102,7 +104,13 @@ impl DslPool {
         if sp.bp.is_hole() {
             return Ok(!hp.bp.is_hole());
         }
-        Ok(meta(head).await?.meta_dnode != meta(snap).await?.meta_dnode)
+        let now = meta(head).await?;
+        // A log that waits to be replayed was claimed, which changed the head's root.
+        let log = head.open_objset().map_or(now.zil_header, |os| os.phys().zil_header);
+        if !log.log.is_hole() && log.flags & ZIL_REPLAY_NEEDED != 0 {
+            return Ok(true);
+        }
+        Ok(now.meta_dnode != meta(snap).await?.meta_dnode)
     }
 
     async fn recv_child(&self, dir: &DslDir) -> Result<Option<Arc<DslDataset>>> {
@@ -166,6 +174,18 @@ impl DslPool {
             at = self.prev(&s).await?;
         }
         Ok(None)
+    }
+
+    /// Refuses what was sent without `-L` onto what was sent with it. A file of large blocks would
+    /// be taken for another one with smaller blocks, and lose all that the stream does not bring.
+    fn recv_large_blocks_check(&self, on: &DslDataset, b: &Begin) -> Result<()> {
+        match b.features() & feature::LARGE_BLOCKS == 0 && on.feature_is_active("large_blocks") {
+            true => refuse(
+                Errno::Inval,
+                "incremental send stream requires -L (--large-block), to match previous receive.",
+            ),
+            false => Ok(()),
+        }
     }
 
     /// Why a stream cannot go on top of a snapshot that is redacted, if it cannot: it would leave
@@ -278,6 +298,9 @@ impl DslPool {
                     return refuse(Errno::NoDev, format!("'{name}' is not what the stream starts from"));
                 }
                 self.recv_redact_check(&origin, b, o)?;
+                if b.fromguid != 0 {
+                    self.recv_large_blocks_check(&origin, b)?;
+                }
                 match &o.raw {
                     Some(raw) => self.recv_raw_check(&origin, raw).await?,
                     None => self.recv_own_key_check(&origin.dir()).await?,
@@ -368,6 +391,7 @@ impl DslPool {
                     return refuse(Errno::NoDev, what);
                 };
                 self.recv_redact_check(&from, b, o)?;
+                self.recv_large_blocks_check(&from, b)?;
                 if o.force {
                     Some(from)
                 } else {
@@ -398,9 +422,9 @@ impl DslPool {
         Ok(RecvTarget { ds, os, new: false, bytes: 0, resume: None })
     }
 
-    /// Goes on with a receive that was interrupted.
+    /// Goes on with a receive that was interrupted, alone.
     #[crate::boxed]
-    pub async fn recv_resume(&self, b: &Begin, o: &RecvOpts) -> Result<RecvTarget> {
+    pub async fn recv_resume(&self, b: &Begin, o: &RecvOpts) -> Result<(RecvTarget, LongHold)> {
         self.recv_features(b)?;
         let (ds, new) = match self.by_name(&o.fs).await {
             Ok(head) => match self.recv_child(&head.dir()).await? {
@@ -409,8 +433,12 @@ impl DslPool {
             },
             Err(e) => return Err(e),
         };
+        // Held before it is looked at: what is looked at would be another's, or gone, by then.
+        let Some(alone) = ds.hold_alone() else {
+            return refuse(Errno::Busy, format!("destination {} is being received to", o.fs));
+        };
         let bad = |what: &str| Error::inval(format!("invalid stream ({what})"));
-        if !ds.is_inconsistent() {
+        if !ds.is_inconsistent() || ds.is_gone() {
             return Err(bad("there is nothing to be resumed"));
         }
         let Some(state) = self.resume_state(&ds).await? else {
@@ -419,8 +447,11 @@ impl DslPool {
         if state.toguid != b.toguid || state.fromguid.unwrap_or(0) != b.fromguid {
             return Err(bad("it is not the rest of what was received"));
         }
-        if ds.is_long_held() {
-            return refuse(Errno::Busy, format!("destination {} is being received to", o.fs));
+        if state.largeblock && b.features() & feature::LARGE_BLOCKS == 0 {
+            return Err(bad("what was received has large blocks, which it would split"));
+        }
+        if b.fromguid != 0 {
+            self.recv_large_blocks_check(&ds, b)?;
         }
         let by = (state.redact_snaps.as_deref().unwrap_or_default(), o.redact.as_deref().unwrap_or_default());
         if !same_snaps(by.0, by.1) {
@@ -447,7 +478,7 @@ impl DslPool {
             }
         };
         let resume = Some((state.object, state.offset));
-        Ok(RecvTarget { ds, os, new, bytes: state.bytes, resume })
+        Ok((RecvTarget { ds, os, new, bytes: state.bytes, resume }, alone))
     }
 
     /// What the end of a forced receive takes away: the head's snapshots after the one that was
@@ -485,6 +516,8 @@ impl DslPool {
         if t.ds.phys().prev_snap_txg >= tx.txg().0 {
             return refuse(Errno::Again, "a snapshot of this txg exists");
         }
+        // What a sync could not put down over damage is in memory only, and would be missing.
+        t.os.check_held()?;
         let head = if t.new { t.ds.clone() } else { self.by_name(&o.fs).await? };
         // One that was renamed meanwhile may have left its name to another, whose contents these
         // would replace.

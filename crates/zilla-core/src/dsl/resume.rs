@@ -143,10 +143,14 @@ impl DslPool {
         Ok(())
     }
 
-    /// Writes how far a receive has come with the txg it belongs to.
+    /// Writes how far a receive has come with the txg it belongs to. Where something of it could
+    /// not be put on disk it goes on from before that: who resumes it must be told that again.
     pub(super) async fn sync_resume(&self, tx: &Tx, ds: &DslDataset) -> Result<()> {
         let reached = ds.reached.lock()[tx.txg().slot()].take().filter(|r| r.txg == tx.txg());
         let (Some(r), Some(zap)) = (reached, ds.zap()) else { return Ok(()) };
+        if ds.open_objset().is_some_and(|os| os.check_held().is_err()) {
+            return Ok(());
+        }
         if zap.try_get_u64(RESUME_TOGUID).await?.is_none() {
             return Ok(());
         }

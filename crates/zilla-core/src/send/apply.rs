@@ -55,6 +55,8 @@ pub(super) struct Apply {
     pub raw: Option<super::raw::Raw>,
     /// The object of the last record; most records are of the same.
     pub last: Option<Arc<Dnode>>,
+    /// The highest object so far.
+    pub highest: u64,
 }
 
 impl Apply {
@@ -166,6 +168,7 @@ impl Apply {
             return Err(bad("no room for a spill block's pointer"));
         }
         self.last = None;
+        self.highest = self.highest.max(o.object);
         for _ in 0..TRIES {
             let os = self.target.os.clone();
             let old = match resident(|| os.hold(ObjectId(o.object))).await {
@@ -327,6 +330,13 @@ impl Apply {
             at = id;
         }
         Ok(())
+    }
+
+    /// Frees all objects behind the highest.
+    pub(super) async fn free_the_rest(&mut self) -> Result<()> {
+        let firstobj = self.highest.saturating_add(1);
+        let numobjs = DN_MAX_OBJECT.saturating_sub(firstobj);
+        self.free_objects(&FreeObjects { firstobj, numobjs, ..FreeObjects::default() }).await
     }
 
     async fn write(&mut self, w: &Write, payload: Bytes, bytes: u64) -> Result<()> {

@@ -38,7 +38,8 @@ const SUPPORTED: u64 = feature::SA_SPILL
 /// As many snapshots as a dataset can say that it is redacted by: an entry of a ZAP takes no more.
 const MAX_SNAPS: usize = crate::zap::ZAP_MAXVALUELEN / 8;
 
-/// A snapshot of this very txg is in the way: the next txg's will do.
+/// A snapshot of this very txg is in the way, or somebody who has opened the dataset for a moment:
+/// the next txg will do.
 const TRIES: usize = 8;
 
 /// Refuses what zilla cannot receive, by name.
@@ -104,24 +105,29 @@ impl Receive {
         }
         let redact_from = guids(&list, "redact_from_snaps")?;
         let opts = RecvOpts { raw: raw_key(&begin, payload)?, redact, redact_from, ..opts };
-        let target = match resuming {
+        let (target, hold) = match resuming {
             true => {
-                let target = dsl.recv_resume(&begin, &opts).await?;
+                let (target, hold) = dsl.recv_resume(&begin, &opts).await?;
                 let told = (list.u64("resume_object"), list.u64("resume_offset"));
                 if target.resume.map(|(o, f)| (Some(o), Some(f))) != Some(told) {
                     return Err(bad_stream("it does not go on where the receive was interrupted"));
                 }
-                target
+                (target, hold)
             }
             false => {
                 let (d, b, o) = (dsl.clone(), begin.clone(), opts.clone());
-                let task =
-                    dsl.ctx().sync_task(move |tx| Box::pin(async move { d.recv_begin(&tx, &b, &o).await }));
+                // Held within the task: right behind it others may let go of what it has opened.
+                let task = dsl.ctx().sync_task(move |tx| {
+                    Box::pin(async move {
+                        let target = d.recv_begin(&tx, &b, &o).await?;
+                        let hold = target.ds.hold();
+                        Ok((target, hold))
+                    })
+                });
                 task.await?
             }
         };
-        let hold = Some(target.ds.hold());
-        Ok(Receive { dsl: dsl.clone(), begin, opts, target, hold })
+        Ok(Receive { dsl: dsl.clone(), begin, opts, target, hold: Some(hold) })
     }
 
     pub fn is_new(&self) -> bool {
@@ -149,20 +155,24 @@ impl Receive {
             embeds: !encrypted && self.dsl.feature_enabled("embedded_data"),
             raw: self.opts.raw.as_ref().map(|raw| super::raw::Raw::new(raw)),
             last: None,
+            highest: self.target.resume.map_or(0, |(object, _)| object),
         };
         loop {
             let (record, payload) = reader.next().await?;
             if let Record::End(e) = &record {
-                return match e.toguid == self.begin.toguid {
-                    true => Ok(()),
-                    false => Err(bad_stream("its end is another's")),
-                };
+                if e.toguid != self.begin.toguid {
+                    return Err(bad_stream("its end is another's"));
+                }
+                // A whole stream ends with its last object, whatever its origin has behind that.
+                let clone = self.dsl.is_clone(&self.target.ds.dir());
+                return if clone && self.begin.fromguid == 0 { apply.free_the_rest().await } else { Ok(()) };
             }
             apply.record(&record, payload, self.target.bytes + reader.bytes_read()).await?;
         }
     }
 
-    /// Makes the snapshot. Nobody may use the dataset's old contents any more.
+    /// Makes the snapshot. Nobody may use the dataset's old contents any more. Who only looks at
+    /// what is there, or has just let go of it, is waited for.
     #[crate::boxed]
     pub async fn end(&mut self) -> Result<Arc<DslDataset>> {
         self.hold = None;
@@ -175,7 +185,7 @@ impl Receive {
                 .ctx()
                 .sync_task(move |tx| Box::pin(async move { d.recv_end(&tx, &t, &b, &o).await }));
             match task.await {
-                Err(e) if e.is(Errno::Again) && tries > 0 => tries -= 1,
+                Err(e) if (e.is(Errno::Again) || e.is(Errno::Busy)) && tries > 0 => tries -= 1,
                 other => return other,
             }
         }
@@ -189,8 +199,15 @@ impl Receive {
         if self.is_resumable() {
             return Ok(true);
         }
-        let (d, ds) = (self.dsl.clone(), self.target.ds.clone());
-        let task = self.dsl.ctx().sync_task(move |tx| Box::pin(async move { d.recv_abort(&tx, &ds).await }));
-        task.await.map(|()| false)
+        let mut tries = TRIES;
+        loop {
+            let (d, ds) = (self.dsl.clone(), self.target.ds.clone());
+            let task =
+                self.dsl.ctx().sync_task(move |tx| Box::pin(async move { d.recv_abort(&tx, &ds).await }));
+            match task.await {
+                Err(e) if e.is(Errno::Busy) && tries > 0 => tries -= 1,
+                done => return done.map(|()| false),
+            }
+        }
     }
 }

@@ -11,6 +11,7 @@ mod raw;
 mod redacted;
 mod refused;
 mod saved;
+mod whole;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
