@@ -54,9 +54,14 @@ impl MemStore {
         };
     }
 
-    /// The devices that have a block go away for good.
+    /// The devices that have a block go away.
     pub fn set_away(&self, offset: u64) {
         self.away.lock().insert(offset);
+    }
+
+    /// All are back.
+    pub fn come_back(&self) {
+        self.away.lock().clear();
     }
 
     /// Changes a block where it is, as who forges checksums can.

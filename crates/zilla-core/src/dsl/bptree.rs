@@ -20,6 +20,7 @@ use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::bptree::{BptreeEntryPhys, BptreePhys};
@@ -68,7 +69,50 @@ pub(crate) struct Taken {
     pub left: Option<Space>,
 }
 
+/// What waits to be freed: trees, the first to be queued first, and blocks that are listed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// The object that queues trees; 0: there is none.
+    pub queue: u64,
+    /// The numbers of its first tree, and of the one that is queued next.
+    pub first: u64,
+    pub next: u64,
+    /// There are listed blocks.
+    pub listed: bool,
+    /// Bytes of all.
+    pub used: u64,
+}
+
+impl Waiting {
+    /// Whether trees wait still that waited then.
+    pub fn has_trees_of(&self, then: &Waiting) -> bool {
+        // A queue begins anew when it was empty.
+        let same = self.queue != 0 && self.queue == then.queue && self.next >= then.next;
+        same && self.first < then.next
+    }
+
+    /// Whether something was freed since then, as far as can be told.
+    pub fn gets_on_since(&self, then: &Waiting) -> bool {
+        self.queue != then.queue || self.first != then.first || self.used < then.used
+    }
+}
+
 impl DslPool {
+    pub async fn waiting(&self) -> Result<Waiting> {
+        let used = self.freeing().await?.used;
+        let listed = match &self.special().freeing {
+            Some(freeing) => !freeing.bpobj.is_empty()?,
+            None => false,
+        };
+        let listed = listed || self.deleted_clones.load(Ordering::Relaxed) != 0;
+        let queue = self.bptree_obj.load(Ordering::Relaxed);
+        let (first, next) = match queue {
+            0 => (0, 0),
+            id => self.bptree(id).await.map(|(_, p)| (p.begin, p.end))?,
+        };
+        Ok(Waiting { queue, first, next, listed, used })
+    }
+
     pub(crate) async fn bptree_alloc(&self, tx: &Tx) -> Result<u64> {
         let spec = NewObject::new(DMU_OTN_UINT64_METADATA, SPA_OLD_MAXBLOCKSIZE as u32)
             .bonus(DMU_OTN_UINT64_METADATA, BptreePhys::SIZE);

@@ -73,6 +73,7 @@ mod userspace;
 pub use crate::error::DatasetRefusal as Refusal;
 pub use bookmark::DslBookmark;
 pub use bpobj::{Bpobj, Space};
+pub use bptree::Waiting;
 pub use dataset::{DslDataset, LongHold, Writer};
 pub use deleg::{Grantee, Grants, Who};
 pub use dir::DslDir;

@@ -14,6 +14,7 @@
 //! twice. One that is canceled forgets no error (in OpenZFS it forgets those it had not come to).
 
 use super::errlog::LoggedError;
+use super::told::MOST_FREED;
 use super::{Scan, datasets, traverse};
 use crate::error::{Errno, Error, PoolRefusal as Refusal, Result};
 use crate::txg::Tx;
@@ -232,6 +233,18 @@ impl Scan {
         };
         note();
         for some in logged.chunks(A_TXG) {
+            let much_is_freed = {
+                let mut st = self.shared.lock();
+                let much = st.freed.len() >= MOST_FREED / 2;
+                if much {
+                    st.freed.clear();
+                }
+                much
+            };
+            if much_is_freed {
+                // Nothing is being looked up now, and what is from then on is not among that.
+                self.synced().await?;
+            }
             let before = errors.load(Ordering::Relaxed);
             futures_util::stream::iter(some)
                 .for_each_concurrent(AT_ONCE, |e| {
@@ -247,7 +260,7 @@ impl Scan {
                     }
                 })
                 .await;
-            if left.load(Ordering::Relaxed) {
+            if left.load(Ordering::Relaxed) || !self.shared.lock().noting {
                 return Ok(());
             }
             if errors.load(Ordering::Relaxed) > before {

@@ -39,19 +39,23 @@
 //! A scrub of the error log only is [`errors_only`].
 //!
 //! Logs that were claimed and not replayed are read with their heads. Blocks that lose the place
-//! at which they would come up are read at the end ([`outlived`]).
+//! at which they would come up are read at the end ([`outlived`]). A resilver ends when what was
+//! destroyed before is freed ([`ending`]).
 
 mod affected;
 mod check;
 mod datasets;
+mod ending;
 mod errlog;
 mod errors_only;
+mod gather;
 mod outlived;
 mod reading;
 mod round;
 mod state;
 #[cfg(test)]
 mod tests;
+mod told;
 pub(crate) mod traverse;
 mod work;
 
@@ -61,11 +65,12 @@ pub use errlog::{ErrLog, LoggedError};
 pub use errors_only::ErrorScrubStatus;
 
 use crate::dmu::resident;
+use crate::dsl::Waiting;
 use crate::error::{Errno, Error, PoolRefusal as Refusal, Result};
 use crate::pool::PoolCtx;
 use crate::txg::Tx;
 use crate::types::{Bookmark, Txg};
-use crate::vdev::{Priority, Tickets};
+use crate::vdev::Tickets;
 use crate::zap::{CreateOpts, Zap};
 use crate::zio::Met;
 use event_listener::Event;
@@ -113,10 +118,10 @@ pub trait ScanPool: Send + Sync {
     fn resilver_ends(&self, complete: bool, max_txg: Txg) -> BoxFuture<'_, ()>;
     /// Whether the pool waits for somebody to clear it.
     fn is_suspended(&self) -> bool;
-    /// Whether blocks may be shared by deduplication or cloning.
+    /// Whether blocks are shared by deduplication or cloning.
     fn shares_blocks(&self) -> bool;
-    /// Whether there are such, and references are to be taken off whose places are gone already.
-    fn shared_frees_pending(&self) -> BoxFuture<'_, bool>;
+    /// What waits to be freed, and is in no dataset any more.
+    fn waiting(&self) -> BoxFuture<'_, Result<Waiting>>;
     /// Whether devices are given what they lack by something else.
     fn is_rebuilding(&self) -> bool;
     /// The txg in which a resilver was completed is synced.
@@ -197,8 +202,9 @@ struct Shared {
     issued_before_pass: u64,
     /// A round is under way, which wants to know what is freed.
     noting: bool,
-    /// Blocks freed while the round is gathered; and the round once it is read, which has those
-    /// freed since (as many as there are blocks in it at most, also while a scrub is paused).
+    /// Blocks freed while the round is gathered ([`MOST_FREED`] at most); and the round once it is
+    /// read, which has those freed since (as many as there are blocks in it at most, also while a
+    /// scrub is paused).
     freed: HashSet<Key>,
     round: Option<Arc<Round>>,
     outlived: Outlived,
@@ -214,16 +220,6 @@ impl Shared {
     /// Something is under way, paused or not.
     fn is_active(&self) -> bool {
         self.stable.is_scanning() || self.errors_only.is_active()
-    }
-
-    /// No round is under way.
-    fn note_nothing(&mut self) {
-        (self.noting, self.freed, self.round) = (false, HashSet::new(), None);
-    }
-
-    /// Whether a block was freed since the round began.
-    fn is_freed(&self, k: &Key) -> bool {
-        self.freed.contains(k) || self.round.as_ref().is_some_and(|r| r.is_dead(k))
     }
 
     fn is_paused(&self) -> bool {
@@ -264,7 +260,9 @@ impl Scan {
             // Also where it has met none so far: else its end would forget those to come.
             errors.begin_scrub();
         }
-        let goes_on = stable.is_scanning() && pool.shares_blocks();
+        // What is no longer cloned may have been.
+        let may_share = pool.shares_blocks() || ctx.features.is_enabled("block_cloning");
+        let goes_on = stable.is_scanning() && may_share;
         let shared = Shared {
             outlived: if goes_on { Outlived::unknown() } else { Outlived::default() },
             pass_start: if stable.is_scanning() { now } else { stable.phys.start_time },
@@ -472,6 +470,7 @@ impl Scan {
                 ddt_class_max: DDT_CLASS_MAX,
                 ..DslScanPhys::default()
             },
+            until: tx.txg().0,
             ..Position::default()
         };
         position.save(mos, tx).await?;
@@ -559,14 +558,13 @@ impl Scan {
         }
         position.save(mos, tx).await?;
         let (max_txg, resilver) = (position.phys.max_txg, position.is_resilver());
-        let lost_some = complete && self.has_lost_some();
         let passed_by = self.shared.lock().passed_by;
         // What it has not looked at is as bad as it was. (OpenZFS forgets it.)
         match complete && !passed_by && !resilver && position.phys.min_txg == 0 {
             true => self.errors.end_scrub(tx).await?,
             false => self.errors.abandon_scrub(tx).await?,
         }
-        if complete && !passed_by && !lost_some && position.phys.func == ScanFunc::Scrub as u64 {
+        if complete && !passed_by && position.phys.func == ScanFunc::Scrub as u64 {
             let directory = Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?;
             directory.set_u64(tx, DMU_POOL_LAST_SCRUBBED_TXG, max_txg).await?;
         }
@@ -577,8 +575,7 @@ impl Scan {
             st.generation += 1;
         }
         if resilver {
-            // Who may lack something still is resilvered again.
-            self.pool.resilver_ends(complete && !lost_some, Txg(max_txg)).await;
+            self.pool.resilver_ends(complete, Txg(max_txg)).await;
         }
         self.pool.notify(match (complete, resilver) {
             (true, true) => "resilver_finish",
@@ -618,83 +615,5 @@ impl Scan {
             }
             listener.await;
         }
-    }
-
-    // ---- what the sync task tells
-
-    /// A block was freed in the syncing txg.
-    pub fn freed(&self, bp: &BlkPtr) {
-        let mut st = self.shared.lock();
-        // It has outlived some of its references, and not this one.
-        st.outlived.forget(bp);
-        if !st.noting {
-            return;
-        }
-        match st.round.clone() {
-            Some(round) => round.kill(&key(bp)),
-            None => drop(st.freed.insert(key(bp))),
-        }
-    }
-
-    /// Waits for reads of freed blocks, before a txg's end lets their space be used again.
-    #[crate::boxed]
-    pub async fn settle(&self) {
-        loop {
-            let listener = self.changed.listen();
-            let waits_for: Vec<Arc<Tickets>> = {
-                let st = self.shared.lock();
-                let freed = st.reading.iter().filter(|(k, _)| st.is_freed(k));
-                freed.flat_map(|(_, reads)| reads.iter().cloned()).collect()
-            };
-            if waits_for.is_empty() {
-                return;
-            }
-            // A txg does not wait behind the background's small share of a busy device.
-            waits_for.iter().for_each(|t| t.promote(Priority::SyncRead));
-            listener.await;
-        }
-    }
-
-    async fn datasets_changed(&self, tx: &Tx, change: impl Fn(&mut Position)) -> Result<()> {
-        let position = {
-            let mut st = self.shared.lock();
-            if !st.stable.is_scanning() {
-                return Ok(());
-            }
-            let before = (st.stable.clone(), st.next.clone());
-            change(&mut st.stable);
-            st.next.iter_mut().for_each(&change);
-            // A walk under way works on neither.
-            st.generation += 1;
-            if before == (st.stable.clone(), st.next.clone()) {
-                return Ok(());
-            }
-            st.stable.clone()
-        };
-        position.save(self.ctx.mos(), tx).await
-    }
-
-    /// A dataset is being destroyed; `next_snap` is the next one in its chain if it is a snapshot.
-    #[crate::boxed]
-    pub async fn destroyed(&self, tx: &Tx, ds: u64, next_snap: Option<u64>) -> Result<()> {
-        self.datasets_changed(tx, |p| p.destroyed(ds, next_snap)).await
-    }
-
-    /// Which datasets follow which was changed in the syncing txg. A slice of the walk that began
-    /// meanwhile may have seen some of it as it was before, and some as it is now.
-    pub fn rearranged(&self) {
-        self.shared.lock().generation += 1;
-    }
-
-    /// `snap` was made of `head`.
-    #[crate::boxed]
-    pub async fn snapshotted(&self, tx: &Tx, head: u64, snap: u64) -> Result<()> {
-        self.datasets_changed(tx, |p| p.snapshotted(head, snap)).await
-    }
-
-    /// Two heads exchange their contents (a rollback to received data, or of a clone).
-    #[crate::boxed]
-    pub async fn swapped(&self, tx: &Tx, a: u64, b: u64) -> Result<()> {
-        self.datasets_changed(tx, |p| p.swapped(a, b)).await
     }
 }

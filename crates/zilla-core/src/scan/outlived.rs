@@ -7,27 +7,27 @@
 //! slice of the walk.
 //!
 //! They are kept in memory and bounded. Where some are lost, by the bound, or because the scan goes
-//! on after an import, the scan does not say of itself that it has read everything: a resilver
-//! leaves devices with what they lacked, and begins again; a scrub does not become what the next
-//! incremental one starts from. The same where blocks wait to be freed whose references nobody has
-//! taken off for ten minutes.
+//! on after an import, the scan walks once more, through what was given a place since its walk
+//! began: a block that has lost the places it had then has one of these, and a pointer that is new
+//! says so by its birth, whatever the birth of what it points to. That costs reading the metadata
+//! that changed meanwhile and what was cloned; beginning again would cost the pool, and a pool that
+//! is exported often would never be done. On disk it needs nothing but the place of the walk and
+//! the txg in which it began (`state.rs`); to write down each block that outlives a reference would
+//! need an object that OpenZFS takes for leaked, and a bound still.
+//!
+//! With a later walk the list begins anew. If the walk is cut off or the list full in its turn it is
+//! followed by another, through what was given a place since it began: each has less to do than the
+//! one before, unless more is cloned than a disk reads.
 //!
 //! One that is freed after all is forgotten at once: its space may be another's when the scan ends,
 //! and a repair would hit that.
 
-use super::round::Entry;
 use super::{Key, Scan, key};
-use crate::error::Result;
-use crate::types::Bookmark;
 use std::collections::HashMap;
-use std::time::Duration;
 use zilla_ondisk::blkptr::BlkPtr;
 
 /// Blocks that are kept: 20 MB of them.
-const MOST: usize = 1 << 17;
-/// So long, and so often, it is waited for references that are still to be taken off.
-const PAUSE: Duration = Duration::from_secs(1);
-const PAUSES: u32 = 600;
+const MOST: usize = if cfg!(test) { 1 << 10 } else { 1 << 17 };
 
 #[derive(Default)]
 pub(super) struct Outlived {
@@ -49,6 +49,11 @@ impl Outlived {
         }
     }
 
+    /// All of them, unless some are not known.
+    pub(super) fn take(&mut self) -> Option<HashMap<Key, BlkPtr>> {
+        (!self.lost).then(|| std::mem::take(&mut self.blocks))
+    }
+
     fn add(&mut self, bp: &BlkPtr) {
         if self.blocks.len() < MOST || self.blocks.contains_key(&key(bp)) {
             self.blocks.insert(key(bp), *bp);
@@ -65,31 +70,5 @@ impl Scan {
         if st.stable.is_scanning() && bp.phys_birth() <= st.stable.phys.max_txg {
             st.outlived.add(bp);
         }
-    }
-
-    /// Those that are to be read behind the walk's end.
-    pub(super) async fn outlived(&self) -> Result<Vec<Entry>> {
-        // What was freed in the last txg that the walk has seen is told of in the next.
-        self.synced().await?;
-        let mut pending = self.pool.shared_frees_pending().await;
-        for _ in 0..PAUSES {
-            if !pending || self.must_leave() {
-                break;
-            }
-            self.ctx.env.sleep(PAUSE).await;
-            pending = self.pool.shared_frees_pending().await;
-        }
-        let (blocks, resilver) = {
-            let mut st = self.shared.lock();
-            st.outlived.lost |= pending;
-            (std::mem::take(&mut st.outlived.blocks), st.stable.is_resilver())
-        };
-        let wanted = blocks.into_values().filter(|bp| !resilver || self.pool.lacks(bp));
-        Ok(wanted.map(|bp| Entry { bp, at: Bookmark::NOWHERE, counted: false }).collect())
-    }
-
-    /// Whether there may be blocks that the scan has not come to.
-    pub(super) fn has_lost_some(&self) -> bool {
-        self.shared.lock().outlived.lost
     }
 }

@@ -202,7 +202,8 @@ impl Scan {
         let (k, tickets) = (key(bp), Arc::new(Tickets::default()));
         {
             let mut st = self.shared.lock();
-            if st.is_freed(&k) {
+            // Or it may be, and nobody knows.
+            if st.is_freed(&k) || !st.noting {
                 return None;
             }
             st.reading.entry(k).or_default().push(tickets.clone());

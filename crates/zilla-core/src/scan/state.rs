@@ -8,6 +8,13 @@
 //! which all datasets descend, then, after each dataset, the next snapshot (or head) and the clones
 //! that begin with it. So a block is visited in the first dataset that has it, which its birth
 //! tells.
+//!
+//! **Later walks.** Where a scan may have missed blocks that changed places (`outlived.rs`) it walks
+//! once more through what was given a place since its walk began, with the same words and queue. In
+//! a dataset whose blocks are known up to the scan's own txg there is nothing for a first walk, nor
+//! for OpenZFS, which has no later ones: it finds no work in what is left of one, and ends the scan.
+//! When a later walk began is the one thing that OpenZFS's words have no room for. It stands beside
+//! them in the directory, under a name of ours that others pass by.
 
 use crate::dmu::Objset;
 use crate::error::{Error, PoolRefusal as Refusal, Result};
@@ -25,12 +32,19 @@ use zilla_ondisk::zbookmark::{ZB_DESTROYED_OBJSET, ZbookmarkPhys};
 /// The words there were before flags were added.
 const LEAST_WORDS: usize = 23;
 
+/// An entry of the pool's directory, for us alone: two of the scan's words that tell it from
+/// others, and the txg in which the walk that is under way began.
+const AGAIN: &str = "zilla:scan_again";
+
 /// A place in the scan, and what was counted on the way there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) phys: DslScanPhys,
     /// Datasets to visit: object, and the txg whose blocks and older ones are known already.
     pub(super) queue: BTreeMap<u64, u64>,
+    /// The txg in which the walk that is under way began, the first one with the scan: what is
+    /// given a place later is not its concern.
+    pub(super) until: u64,
 }
 
 impl Position {
@@ -42,6 +56,29 @@ impl Position {
     }
     pub(super) fn is_paused(&self) -> bool {
         self.phys.flags & DSF_SCRUB_PAUSED != 0
+    }
+
+    /// A walk that is not the scan's first one.
+    pub(super) fn is_later(&self) -> bool {
+        self.until > self.phys.max_txg
+    }
+
+    /// Nothing is left of a walk.
+    pub(super) fn is_walked(&self) -> bool {
+        self.is_scanning() && self.phys.bookmark.objset == ZB_DESTROYED_OBJSET && self.queue.is_empty()
+    }
+
+    pub(super) fn set_walked(&mut self) {
+        self.phys.bookmark = ZbookmarkPhys::new(ZB_DESTROYED_OBJSET, 0, 0, 0);
+        self.queue.clear();
+    }
+
+    /// Begins another walk, in txg `now` and at these datasets.
+    pub(super) fn walk_again(&mut self, first: BTreeMap<u64, u64>, now: u64) {
+        self.set_walked();
+        self.queue = first;
+        self.phys.flags &= DSF_SCRUB_PAUSED;
+        self.until = now;
     }
 
     /// Why nothing else may begin while this is under way.
@@ -115,7 +152,13 @@ impl Position {
         let bad = |what: String| Error::corrupt(None, "the pool's scan state", what);
         let words = value.as_u64s().ok_or_else(|| bad("is not an array of words".into()))?;
         let phys = DslScanPhys::from_words(&words, LEAST_WORDS).map_err(|e| bad(e.to_string()))?;
-        let mut out = Position { phys, queue: BTreeMap::new() };
+        let mut out = Position { phys, queue: BTreeMap::new(), until: phys.max_txg };
+        if let Some(again) = directory.try_get(AGAIN).await?.and_then(|v| v.as_u64s())
+            && let [max_txg, start_time, until] = again[..]
+            && (max_txg, start_time) == (phys.max_txg, phys.start_time)
+        {
+            out.until = until.max(phys.max_txg);
+        }
         if out.is_scanning() && phys.queue_obj != 0 {
             for e in Zap::open(mos, phys.queue_obj).await?.entries().await? {
                 let name = e.name_str();
@@ -143,6 +186,13 @@ impl Position {
             }
         }
         let directory = Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?;
+        match self.is_scanning() && self.is_later() {
+            true => {
+                let again = [self.phys.max_txg, self.phys.start_time, self.until];
+                directory.set(tx, AGAIN, &Value::u64s(&again)).await?;
+            }
+            false => drop(directory.delete_if_there(tx, AGAIN).await?),
+        }
         directory.set(tx, DMU_POOL_SCAN, &Value::u64s(&self.phys.to_words())).await
     }
 }

@@ -2,6 +2,7 @@
 
 mod ending;
 mod leaving;
+mod walks;
 
 use super::*;
 use crate::dmu::testing::{MemStore, props};
@@ -27,6 +28,8 @@ struct World {
     stop: Arc<AtomicBool>,
 }
 
+type Called = Box<dyn FnMut(&BlkPtr) + Send>;
+
 #[derive(Default)]
 struct FakePool {
     root: Mutex<BlkPtr>,
@@ -46,6 +49,9 @@ struct FakePool {
     away: AtomicBool,
     /// How often it was told that a whole tree was not read.
     unreadable: AtomicU64,
+    waiting: Mutex<Waiting>,
+    /// Called when somebody asks whether a block is lacking.
+    asked_for: Mutex<Option<Called>>,
 }
 
 impl ScanPool for FakePool {
@@ -55,8 +61,8 @@ impl ScanPool for FakePool {
     fn shares_blocks(&self) -> bool {
         self.shares.load(Ordering::Relaxed)
     }
-    fn shared_frees_pending(&self) -> BoxFuture<'_, bool> {
-        Box::pin(async { false })
+    fn waiting(&self) -> BoxFuture<'_, Result<Waiting>> {
+        Box::pin(async { Ok(*self.waiting.lock()) })
     }
     fn mos_root(&self) -> BlkPtr {
         *self.root.lock()
@@ -92,6 +98,9 @@ impl ScanPool for FakePool {
     }
     fn resilver_begins(&self, _: Txg, _: bool) {}
     fn lacks(&self, bp: &BlkPtr) -> bool {
+        if let Some(called) = &mut *self.asked_for.lock() {
+            called(bp);
+        }
         self.missing.lock().is_some_and(|(a, b)| (a.0..=b.0).contains(&bp.phys_birth()))
     }
     fn unreadable(&self, bp: Option<&BlkPtr>) {

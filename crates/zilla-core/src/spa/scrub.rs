@@ -3,6 +3,7 @@
 use super::open::{space_features, vdev_specs};
 use super::{PoolCtx, Spa};
 use crate::dmu::{DbufCache, Objset};
+use crate::dsl::Waiting;
 use crate::error::{Errno, Error, Result};
 use crate::memory::{self, Memory};
 use crate::metaslab::{Metaslabs, SpaceClass};
@@ -103,11 +104,12 @@ impl ScanPool for Scanned {
         self.0.upgrade().is_some_and(|spa| spa.brt.is_used() || spa.ddt.is_used())
     }
 
-    fn shared_frees_pending(&self) -> BoxFuture<'_, bool> {
+    fn waiting(&self) -> BoxFuture<'_, Result<Waiting>> {
         Box::pin(async move {
-            let Some(spa) = self.0.upgrade().filter(|_| self.shares_blocks()) else { return false };
-            // What cannot be told may be so.
-            !spa.dsl.freeing().await.is_ok_and(|space| space.used == 0)
+            match self.0.upgrade() {
+                Some(spa) => spa.dsl.waiting().await,
+                None => Err(Error::os(Errno::Canceled, "the pool is closed")),
+            }
         })
     }
 

@@ -23,7 +23,7 @@ fn places_move_with_datasets() {
 }
 
 impl World {
-    async fn in_sync<T: Send + 'static>(
+    pub(super) async fn in_sync<T: Send + 'static>(
         &self,
         task: impl FnOnce(Arc<PoolCtx>, Tx) -> BoxFuture<'static, Result<T>> + Send + 'static,
     ) -> T {
@@ -32,7 +32,7 @@ impl World {
     }
 
     /// Up to which txg the pool is said to have been scrubbed.
-    async fn last_scrubbed(&self, scan: &Scan) -> u64 {
+    pub(super) async fn last_scrubbed(&self, scan: &Scan) -> u64 {
         scan.last_scrubbed().await.unwrap().0
     }
 }
@@ -149,5 +149,83 @@ fn a_head_whose_root_is_on_devices_that_are_away_for_good_is_passed_by() {
         assert!(s.errors > 0);
         assert_eq!(scan.errors.count().await.unwrap(), 0, "it is not damaged");
         assert_eq!(w.last_scrubbed(&scan).await, base, "nor was it read");
+    });
+}
+
+/// What is left of a destroyed dataset the walk does not come to, and who frees it reads it.
+#[test]
+fn a_resilver_ends_when_what_was_destroyed_before_is_freed() {
+    run(|w| async move {
+        let waits = |first, next| Waiting { queue: 7, first, next, listed: true, used: 100 };
+        let scan = w.open().await;
+        *w.pool.waiting.lock() = waits(3, 5);
+        scan.start().await.unwrap();
+        scan.wait().await;
+        assert_eq!(scan.status().state, ScanState::Finished as u64, "a scrub has nothing to say of it");
+        *w.pool.missing.lock() = Some((Txg(1), Txg(6000)));
+        assert!(scan.resilver(false).await.unwrap());
+        while !scan.shared.lock().stable.is_walked() {
+            w.env.sleep(Duration::from_millis(1)).await;
+        }
+        // Others are destroyed meanwhile.
+        for now in [waits(3, 6), waits(4, 9)] {
+            w.env.sleep(Duration::from_millis(1500)).await;
+            assert!(scan.is_resilvering());
+            *w.pool.waiting.lock() = now;
+        }
+        w.env.sleep(Duration::from_millis(1500)).await;
+        assert!(scan.is_resilvering());
+        *w.pool.waiting.lock() = waits(5, 12);
+        w.env.sleep(Duration::from_millis(1500)).await;
+        assert!(scan.is_resilvering(), "a list that was not empty since");
+        *w.pool.waiting.lock() = Waiting { listed: false, ..waits(5, 12) };
+        scan.wait().await;
+        assert_eq!(*w.pool.finished.lock(), [true]);
+        assert_eq!(w.pool.unreadable.load(Ordering::Relaxed), 0);
+        // Nothing is freed at all, for the queue cannot be read.
+        *w.pool.missing.lock() = Some((Txg(1), Txg(6000)));
+        assert!(scan.resilver(false).await.unwrap());
+        scan.wait().await;
+        assert_eq!(*w.pool.finished.lock(), [true, true]);
+        assert_eq!(w.pool.unreadable.load(Ordering::Relaxed), 0);
+        // What waits may be all that says where shared blocks are.
+        w.pool.shares.store(true, Ordering::Relaxed);
+        *w.pool.missing.lock() = Some((Txg(1), Txg(6000)));
+        assert!(scan.resilver(false).await.unwrap());
+        scan.wait().await;
+        assert_eq!(scan.status().state, ScanState::Finished as u64);
+        assert_eq!(w.pool.unreadable.load(Ordering::Relaxed), 1, "devices keep what they lack");
+    });
+}
+
+/// It was damaged when the slice came by that a promotion disturbed, and is not when the slice is
+/// done again.
+#[test]
+fn what_a_slice_passed_by_that_is_thrown_away_does_not_count() {
+    run(|w| async move {
+        let scan = w.open().await;
+        let head = w.made_in(50).await;
+        let root = datasets::dataset(w.ctx.mos(), head).await.unwrap().bp.dva(0).offset;
+        w.store.set_unreadable(root, true);
+        let (store, me, thrown) = (w.store.clone(), scan.clone(), Arc::new(AtomicBool::new(false)));
+        let once = thrown.clone();
+        let called = move |bp: &BlkPtr| {
+            if bp.dva(0).offset == root && !once.swap(true, Ordering::Relaxed) {
+                store.set_unreadable(root, false);
+                me.rearranged();
+            }
+        };
+        *w.pool.asked_for.lock() = Some(Box::new(called));
+        *w.pool.missing.lock() = Some((Txg(1), Txg(6000)));
+        assert!(scan.resilver(false).await.unwrap());
+        scan.wait().await;
+        *w.pool.asked_for.lock() = None;
+        assert!(thrown.load(Ordering::Relaxed));
+        let s = scan.status();
+        assert_eq!((s.state, s.errors), (ScanState::Finished as u64, 0));
+        assert_eq!(scan.errors.count().await.unwrap(), 0);
+        assert_eq!(w.pool.unreadable.load(Ordering::Relaxed), 0, "devices have everything");
+        assert!(!scan.shared.lock().passed_by);
+        w.check(false);
     });
 }

@@ -32,27 +32,6 @@ fn what_outlives_the_place_it_was_to_come_up_at_is_read() {
     });
 }
 
-/// What it may not have read it does not say to have read.
-#[test]
-fn a_resilver_that_may_have_missed_shared_blocks_says_so() {
-    run(|w| async move {
-        for goes_on in [false, true] {
-            w.pool.finished.lock().clear();
-            w.pool.shares.store(true, Ordering::Relaxed);
-            *w.pool.missing.lock() = Some((Txg(1), Txg(6000)));
-            let mut scan = w.slow().await;
-            if goes_on {
-                scan = w.again(scan).await;
-            }
-            w.let_all_through();
-            scan.wait().await;
-            let told = w.pool.finished.lock().clone();
-            assert_eq!(told, [!goes_on], "{goes_on}");
-            w.close(scan).await;
-        }
-    });
-}
-
 /// It waits for them, and goes on with the round that it has.
 #[test]
 fn devices_that_are_away_are_no_errors_of_a_scan() {
@@ -91,5 +70,67 @@ fn what_is_freed_during_a_round_takes_no_more_memory_than_the_round() {
         }
         assert_eq!(scan.shared.lock().freed.len(), 0);
         w.let_all_through();
+    });
+}
+
+fn block(offset: u64) -> BlkPtr {
+    let mut bp = BlkPtr::ZERO;
+    (bp.0[0], bp.0[1], bp.0[10]) = (8, offset / 512, 60);
+    bp
+}
+
+/// Its walk waits for a device, and there is no round yet that would know what is freed.
+#[test]
+fn what_is_freed_while_a_round_cannot_be_gathered_takes_no_more_memory_than_it_may() {
+    run(|w| async move {
+        let scan = w.open().await;
+        let head = w.made_in(50).await;
+        let root = datasets::dataset(w.ctx.mos(), head).await.unwrap().bp;
+        w.store.set_away(root.dva(0).offset);
+        scan.start().await.unwrap();
+        while scan.shared.lock().away_since.is_none() {
+            w.env.sleep(Duration::from_millis(1)).await;
+        }
+        for i in 0..10_000u64 {
+            scan.freed(&block((1 << 50) + (i << 20)));
+            assert!(scan.shared.lock().freed.len() <= told::MOST_FREED);
+        }
+        w.store.come_back();
+        scan.wait().await;
+        let s = scan.status();
+        assert_eq!((s.state, s.errors), (ScanState::Finished as u64, 0));
+        assert!(!scan.shared.lock().passed_by);
+        w.check(true);
+    });
+}
+
+/// What is being read is known of all the same when it is freed, and all of the log is looked at.
+#[test]
+fn what_is_freed_during_a_scrub_of_errors_takes_no_more_memory_than_it_may() {
+    run(|w| async move {
+        w.logs_by_head().await;
+        let scan = w.open().await;
+        let known = with_errors(&w, &scan).await;
+        w.forget();
+        w.let_through(1);
+        scan.start_errors_only().await.unwrap();
+        w.has_stopped().await;
+        for i in 0..10_000u64 {
+            scan.freed(&block((1 << 50) + (i << 20)));
+            assert!(scan.shared.lock().freed.len() <= told::MOST_FREED);
+        }
+        let (read, gone) = {
+            let st = scan.shared.lock();
+            let k = *st.reading.keys().next().unwrap();
+            (st.reading.len(), k)
+        };
+        let mut bp = BlkPtr::ZERO;
+        (bp.0[0], bp.0[1], bp.0[10]) = gone;
+        scan.freed(&bp);
+        assert!(read > 0 && scan.shared.lock().is_freed(&gone), "a txg waits for it");
+        w.let_all_through();
+        scan.wait().await;
+        assert_eq!(scan.error_scrub().state, ScanState::Finished as u64);
+        assert_eq!(scan.errors.count().await.unwrap(), known);
     });
 }

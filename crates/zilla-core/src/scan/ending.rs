@@ -1,0 +1,101 @@
+//! The end of a scan: what is left to do when a walk has come through all datasets.
+//!
+//! **What waits to be freed.** What is left of destroyed datasets the walk does not come to, and
+//! their trees are read to free what is below them. A device that is said to have everything must
+//! have these, or the loss of another one would leave their space lost. So a resilver waits until
+//! what was queued when its walk ended is freed: trees are freed in the order in which they were
+//! queued, and what was queued later the walk has come to. (In OpenZFS scans stand still while
+//! anything waits to be freed; beside somebody who destroys datasets all the time they get nowhere.)
+//! Freeing waits for no scan. What it cannot read it gives up after a while; where it does not get
+//! on even so, its queue itself cannot be read, and nobody waits for what nothing leads to.
+//!
+//! A scrub waits too where blocks are shared: what loses a reference may have another that was not
+//! read ([`super::outlived`]).
+//!
+//! **Blocks that changed places** are read, or walked for once more if some are not known.
+//!
+//! What is on disk meanwhile is the place behind all datasets. OpenZFS, which frees first, ends the
+//! scan from there.
+
+use super::Scan;
+use super::gather::Trouble;
+use super::round::Entry;
+use super::work::Step;
+use crate::dsl::Waiting;
+use crate::error::Result;
+use crate::types::Bookmark;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two looks at what waits to be freed.
+const PAUSE: Duration = Duration::from_secs(1);
+/// So long freeing may stand still. (What it cannot read it gives up after ten minutes.)
+const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 1200 });
+
+impl Scan {
+    /// All datasets are walked through.
+    pub(super) async fn end(self: &Arc<Self>) -> Result<()> {
+        let since = {
+            let mut st = self.shared.lock();
+            // Nothing is gathered, so it need not be known what is freed.
+            st.note_nothing();
+            st.next = Some(st.stable.clone());
+            st.stable.until
+        };
+        self.wait_for_frees().await;
+        // What was freed in the last txg that the walk has seen is told of in the next.
+        self.synced().await?;
+        let (blocks, resilver) = {
+            let mut st = self.shared.lock();
+            if st.next.is_none() || st.stopping || st.is_paused() {
+                return Ok(());
+            }
+            st.noting = true;
+            (st.outlived.take(), st.stable.is_resilver())
+        };
+        let Some(blocks) = blocks else {
+            let mut trouble = Trouble::default();
+            let first = self.first_datasets(since, &mut trouble).await?;
+            self.take_note(trouble);
+            return self.step(|| Step::WalkAgain(first.clone())).await;
+        };
+        let wanted = blocks.into_values().filter(|bp| !resilver || self.pool.lacks(bp));
+        let entries = wanted.map(|bp| Entry { bp, at: Bookmark::NOWHERE, counted: false }).collect();
+        if self.read_round(entries).await.0 {
+            self.step(|| Step::End).await?;
+            self.pool.resilvered();
+        }
+        Ok(())
+    }
+
+    /// Waits until what waits to be freed now is freed, as far as that matters.
+    async fn wait_for_frees(&self) {
+        if !self.is_resilvering() && !self.pool.shares_blocks() {
+            return;
+        }
+        let (mut first, mut last) = (None::<Waiting>, None::<Waiting>);
+        let (mut listed, mut still) = (true, Duration::ZERO);
+        while !self.must_leave() {
+            // What cannot be told does not get on.
+            let now = self.pool.waiting().await.ok();
+            if let Some(now) = now {
+                listed &= now.listed;
+                if !listed && !now.has_trees_of(first.get_or_insert(now)) {
+                    return;
+                }
+            }
+            let gets_on = now.zip(last).is_some_and(|(now, last)| now.gets_on_since(&last));
+            still = if gets_on || self.pool.is_suspended() { Duration::ZERO } else { still + PAUSE };
+            if still > PATIENCE {
+                tracing::warn!("scan: what was destroyed is not freed, and not read");
+                // Some of it may have another place that the walk had passed.
+                if self.pool.shares_blocks() {
+                    self.passed_by();
+                }
+                return;
+            }
+            last = now.or(last);
+            self.ctx.env.sleep(PAUSE).await;
+        }
+    }
+}
