@@ -416,10 +416,11 @@ impl Spa {
                 let stays = |l: &Arc<crate::vdev::Leaf>| {
                     l.index != leaf.index && l.readable() && l.writable() && l.dtl.is_empty()
                 };
-                // Who never had anything is not needed either.
-                let newcomer = for_a_time && !leaf.dtl.is_empty();
+                // Who is not whole, and was to stay for a time only, may have nothing that could
+                // not be read without it.
+                let may_go = for_a_time && !leaf.dtl.is_empty() && !top.needs(&leaf);
                 let required = inject::any() && injections().is_required(guid);
-                required || !top.survives(stays) && !newcomer
+                required || !top.survives(stays) && !may_go
             }
         };
         if needed() {

@@ -163,6 +163,17 @@ impl Top {
         }
     }
 
+    /// Whether some block, whenever it was born, can be read with a leaf and not without it. By the
+    /// DTLs, which change the answer only where a range of one of them begins or ends.
+    pub fn needs(&self, leaf: &Arc<Leaf>) -> bool {
+        let ranges = self.leaves().flat_map(|l| l.dtl.ranges());
+        let births = ranges.flat_map(|(start, end)| [start, end]).chain([0]);
+        births.into_iter().any(|birth| {
+            let has = |l: &Arc<Leaf>| l.readable() && l.holds(birth);
+            self.survives(has) && !self.survives(|l| l.index != leaf.index && has(l))
+        })
+    }
+
     /// Whether devices are away without which a block of this birth cannot be read here.
     pub fn lacks(&self, birth: u64) -> bool {
         self.vdev.is_concrete()

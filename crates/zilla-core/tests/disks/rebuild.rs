@@ -263,3 +263,41 @@ fn what_cannot_be_rebuilt_is_refused() {
         w.export(spa).await;
     });
 }
+
+/// What is not whole may yet have what nobody else has.
+#[test]
+fn nobody_leaves_who_alone_has_something() {
+    let w = World::new();
+    w.env.clone().block_on(async {
+        let spa = w.create(VdevKind::File, &["a"]).await;
+        w.put(&spa, 0..20).await;
+        spa.hold_rebuilds(true);
+        let a = guid(&spa, &w.path("a"));
+        spa.attach(a, &w.leaf("n"), REPLACE_BY_REBUILD).await.unwrap();
+        let n = guid(&spa, &w.path("n"));
+        let is_needed = |e: Error| matches!(&e, Error::Pool(why) if **why == Refusal::NoReplicas);
+        // The old disk misses a txg: it has all the others still, and the new one has none.
+        let early = spa.ctx.txgs.synced().0;
+        let old = spa.tree().find(a).unwrap().leaf.clone().unwrap();
+        old.dtl.add(early - 1, early);
+        let refused = spa.detach(a).await.unwrap_err();
+        assert!(is_needed(refused), "the old disk is needed");
+        // And one that the new one has, which was there then.
+        for i in 20..40 {
+            w.put(&spa, i..i + 1).await;
+        }
+        let late = spa.ctx.txgs.synced().0;
+        assert!(spa.tree().find(n).unwrap().leaf.as_ref().unwrap().holds(late - 1));
+        old.dtl.add(late - 1, late);
+        let refused = spa.detach(n).await.unwrap_err();
+        assert!(is_needed(refused), "the new disk is needed");
+        old.dtl.set([]);
+        // Without that it may go.
+        spa.detach(n).await.unwrap();
+        spa.hold_rebuilds(false);
+        over(&w, &spa).await;
+        assert_eq!(shape(&spa), "a");
+        w.check(&spa, 0..40).await;
+        w.export(spa).await;
+    });
+}
