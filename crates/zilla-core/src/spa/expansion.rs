@@ -329,7 +329,12 @@ impl Spa {
         widths.set_waiting(false);
         match step {
             Step::Sync => self.sync_expansion(&top.vdev).await?,
-            Step::Done => self.complete_expansion(&top.vdev).await?,
+            Step::Done => {
+                // Whoever came while less was on disk looks where new blocks lie soon: in the room
+                // of the new child.
+                drop(reflow.exclude(*drained, u64::MAX).await);
+                self.complete_expansion(&top.vdev).await?;
+            }
             Step::On => {}
         }
         Ok(Some(step))
