@@ -15,7 +15,8 @@
 //! - [`Leaf`] is a device with its queue, its statistics and its DTL (the txgs it missed;
 //!   `resilver.rs` says how it gets them);
 //! - `raidz.rs` and [`draid`] say how a block lies across a top-level's units, `widths.rs` how wide
-//!   an expanded RAID-Z's blocks are, `distributed.rs` where what lies on a distributed spare is;
+//!   an expanded RAID-Z's blocks are, `distributed.rs` where what lies on a distributed spare is,
+//!   `read_columns.rs` reads such a block;
 //! - `reflow.rs` says where the sectors of a RAID-Z are that is being expanded, `moving.rs` moves
 //!   them;
 //! - `indirect.rs` is a vdev that was removed, `read_split.rs` reads what became of a block there;
@@ -77,6 +78,7 @@ mod probe;
 mod queue;
 pub(crate) mod raidz;
 mod read;
+mod read_columns;
 mod read_split;
 mod rebuild;
 mod reflow;

@@ -201,6 +201,14 @@ impl Map {
         Map { cols, skips, rows, zeroed, scatter: None }
     }
 
+    /// How many bytes behind each column belong to the block but hold nothing, where these must be
+    /// zeros.
+    pub(super) fn tails(&self) -> SmallVec<[u64; 8]> {
+        let mut skips = self.skips.iter().filter(|_| self.zeroed).peekable();
+        let behind = |c: &Col, s: &Col| s.child == c.child && s.offset == c.offset + c.size;
+        self.cols.iter().map(|c| skips.next_if(|s| behind(c, s)).map_or(0, |s| s.size)).collect()
+    }
+
     /// Where else a column is to be written.
     pub fn extra(&self, col: usize) -> &[(usize, u64)] {
         self.scatter.as_ref().and_then(|s| s.extra.get(col)).map_or(&[], |e| &e[..])

@@ -160,7 +160,9 @@ impl Reader<'_> {
             bad.extend(missed);
             writes.extend(bad.into_iter().map(|l| Mend::new(&Side::own(l), part.at, right.clone())));
         }
-        healing.count(self.repair(writes, Entry::default()).await);
+        let places = parts.iter().map(|p| (p.piece.vdev, p.piece.offset, p.piece.len));
+        let places: Vec<_> = places.collect();
+        healing.count(self.repair_at(&places, writes, Entry::default()).await);
         healing
     }
 }

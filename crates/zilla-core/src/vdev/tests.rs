@@ -362,6 +362,7 @@ fn hostile_configurations_are_refused() {
     assert!(parse(&leaf(0)).is_err() && parse(&NvList::new()).is_err());
 }
 
+mod columns;
 mod injected;
 mod moving;
 
