@@ -49,7 +49,7 @@ pub struct IoBuf {
     /// Bytes taken from the pool: the size of a class. Nothing for a part, whose memory is its
     /// whole's.
     cap: usize,
-    whole: Option<Arc<IoBuf>>,
+    whole: Option<Arc<Bytes>>,
 }
 
 // SAFETY: the buffer owns its memory alone; `&IoBuf` only gives out shared slices.
@@ -129,30 +129,32 @@ impl Drop for IoBuf {
 /// A buffer that is lent out in parts, to be filled by several reads, and is one again when they
 /// have all come back.
 pub struct Whole {
-    buf: Arc<IoBuf>,
+    /// Which nobody sees before all parts are back.
+    bytes: Arc<Bytes>,
     parts: SmallVec<[Range<usize>; 8]>,
 }
 
 impl Whole {
     /// The ranges, which ascend and do not overlap, as buffers of their own.
     pub fn lend(buf: IoBuf, ranges: impl IntoIterator<Item = Range<usize>>) -> (Whole, Vec<IoBuf>) {
-        let buf = Arc::new(buf);
+        let (start, len) = (buf.ptr, buf.len);
+        let bytes = Arc::new(buf.into_bytes());
         let parts: SmallVec<[Range<usize>; 8]> = ranges.into_iter().collect();
         let mut end = 0;
         let part = |r: &Range<usize>| {
-            assert!(end <= r.start && r.start <= r.end && r.end <= buf.len, "parts overlap or stand out");
+            assert!(end <= r.start && r.start <= r.end && r.end <= len, "parts overlap or stand out");
             end = r.end;
             // SAFETY: within the buffer, as was just checked.
-            let ptr = unsafe { buf.ptr.add(r.start) };
-            IoBuf { ptr, len: r.len(), cap: 0, whole: Some(buf.clone()) }
+            let ptr = unsafe { start.add(r.start) };
+            IoBuf { ptr, len: r.len(), cap: 0, whole: Some(bytes.clone()) }
         };
         let lent = parts.iter().map(part).collect();
-        (Whole { buf, parts }, lent)
+        (Whole { bytes, parts }, lent)
     }
 
     /// The whole buffer, if these bytes, in order, are what became of all its parts.
     pub fn join<'a>(self, filled: impl IntoIterator<Item = &'a Bytes>) -> Option<Bytes> {
-        let start = self.buf.ptr.as_ptr() as usize;
+        let start = self.bytes.as_ptr() as usize;
         let mut filled = filled.into_iter();
         for part in &self.parts {
             let bytes = filled.next()?;
@@ -161,16 +163,7 @@ impl Whole {
             }
         }
         // Every part is `Bytes` now, which nobody can write to any more.
-        filled.next().is_none().then(|| Bytes::from_owner(Joined(self.buf)))
-    }
-}
-
-/// A whole buffer of which no part can be written to.
-struct Joined(Arc<IoBuf>);
-
-impl AsRef<[u8]> for Joined {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
+        filled.next().is_none().then(|| Bytes::clone(&self.bytes))
     }
 }
 

@@ -13,18 +13,25 @@
 //! own with its own lock: a hit takes one lock, allocates nothing, and no two cores meet except on
 //! the same shard.
 //!
-//! What is kept true: the sizes of all blocks together stay under the limit ([`Cache::set_limit`],
-//! moved by `memory/` with the memory that is left); a block that is rewritten in place within a
-//! txg replaces its older self.
+//! A use soon after the first ([`shard::ONE_USE`]) belongs to it: a record is read in pieces, or
+//! looked for again when another that the same read needs has come. If that counted, whoever reads
+//! much once would push out what is used.
+//!
+//! What is kept true: the sizes of all blocks together, each with what it costs beside its bytes
+//! (less than 200: [`shard`]), stay under the limit ([`Cache::set_limit`], moved by `memory/` with
+//! the memory that is left); a block that is rewritten in place within a txg replaces its older
+//! self.
 //!
 //! A crash loses nothing: whatever is here is on disk, or on its way there and held by the block
 //! I/O until it is.
 
+mod lists;
 mod shard;
 mod stats;
 
 use bytes::Bytes;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use zilla_codec::compress::Compress;
@@ -114,8 +121,8 @@ pub struct Tail {
     /// What was found at the last glance, and whether it came by a prefetch that nobody has asked
     /// for.
     pub keys: Vec<(Key, bool)>,
-    /// Where it goes on: an entry, and its key, which is another's if it has gone.
-    at: Option<(u32, Key)>,
+    /// Where it goes on, if that is still there.
+    at: Option<Key>,
     bytes: u64,
 }
 
@@ -224,9 +231,10 @@ impl Cache {
         }
     }
 
-    /// Looks a block up. A prefetch does not make a block look used.
-    pub fn get(&self, key: &Key, prefetch: bool) -> Option<Block> {
-        self.shard(key).lock().get(key, prefetch)
+    /// Looks a block up. A prefetch does not make a block look used. `now` is any clock's time,
+    /// here and where blocks come in.
+    pub fn get(&self, key: &Key, prefetch: bool, now: Duration) -> Option<Block> {
+        self.shard(key).lock().get(key, prefetch, now)
     }
 
     /// Counts a lookup that had to go to disk.
@@ -239,31 +247,34 @@ impl Cache {
     }
 
     /// Takes what is being written.
-    pub fn insert(&self, key: Key, block: Block, prefetch: bool) {
-        self.put(key, block, |shard, block, limit| shard.insert(key, block, prefetch, limit));
+    pub fn insert(&self, key: Key, block: Block, prefetch: bool, now: Duration) {
+        self.put(key, block, |shard, block, limit| shard.insert(key, block, prefetch, now, limit));
     }
 
     /// Takes what was read from a device, unless a block is here: that is as new, or newer.
     /// `still`, which is asked when nobody can come in between, says whether it is what lies there
     /// now. A block that is not to be kept is let go as soon as it was asked for: it was read
     /// ahead.
-    pub fn insert_read(&self, key: Key, block: Block, prefetch: bool, still: impl FnOnce() -> bool) {
-        let once = !block.keep;
+    pub fn insert_read(
+        &self,
+        key: Key,
+        block: Block,
+        prefetch: bool,
+        now: Duration,
+        still: impl FnOnce() -> bool,
+    ) {
         self.put(key, block, |shard, block, limit| {
             if shard.contains(&key) || !still() {
-                return [block].into_iter().collect();
+                return [block.data].into_iter().collect();
             }
-            let gone = shard.insert(key, block, prefetch, limit);
-            if once {
-                shard.once(&key);
-            }
-            gone
+            shard.insert(key, block, prefetch, now, limit)
         });
     }
 
     fn put(&self, key: Key, mut block: Block, how: impl FnOnce(&mut Shard, Block, u64) -> shard::Gone) {
         if block.data.len() < SMALL {
-            block.data = Bytes::copy_from_slice(&block.data);
+            // (Other bytes than an owner's allocate when they are cloned first.)
+            block.data = Bytes::from_owner(Box::<[u8]>::from(&block.data[..]));
         }
         let limit = self.per_shard();
         if block.data.len() as u64 > limit {

@@ -51,7 +51,8 @@ impl Zio {
     /// The block as on disk, from the cache, a write on its way, or the pointer itself.
     pub(super) fn cached_block(&self, bp: &BlkPtr, objset: u64, prefetch: bool) -> Option<Block> {
         let key = Key::of(bp)?;
-        let block = self.0.inflight.get(&key).or_else(|| self.0.cache.get(&key, prefetch))?;
+        let kept = || self.0.cache.get(&key, prefetch, self.0.env.now());
+        let block = self.0.inflight.get(&key).or_else(kept)?;
         // In a damaged pool pointers may agree in the place only.
         if !is_of(&block, bp) {
             return None;
@@ -182,7 +183,8 @@ impl Zio {
                         // yet.)
                         if block.keep || prefetch {
                             let still = || !lead.pending.is_overwritten();
-                            self.0.cache.insert_read(key, block.clone(), prefetch, still);
+                            let now = self.0.env.now();
+                            self.0.cache.insert_read(key, block.clone(), prefetch, now, still);
                             if again && block.keep {
                                 self.0.cache.used_before(&key);
                             }

@@ -437,9 +437,10 @@ impl Zio {
         let batch = Batch::new(zio, txg, writes, missed, keys);
         zio.0.inflight.insert(&blocks, &batch);
         zio.0.pending.overwrite(&batch.keys);
+        let now = zio.0.env.now();
         for (key, block) in blocks {
             if block.keep {
-                zio.0.cache.insert(key, block, false);
+                zio.0.cache.insert(key, block, false, now);
             } else {
                 // An older self of it may be there from before the property was changed.
                 zio.0.cache.remove(&key);
