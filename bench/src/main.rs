@@ -37,7 +37,8 @@ const USAGE: &str = "usage: zilla-bench run [options]      zilla and its peers b
        zilla-bench modelled [--seconds 16] [--only perrin|copy|large] [--disks 1|2|4|8] [--log TEXT] [--through facade|fuse]
                                       log devices, on modelled devices in virtual time; perrin through fuse in real time
        zilla-bench modelled --only scan [--gb 4] [--no-legacy]   scrub and resilver of a fragmented pool, on modelled disks
-       zilla-bench modelled --only cache [--rows random|streams|feeding|scan|restart]   cache devices, on modelled devices
+       zilla-bench modelled --only cache [--rows random|streams|feeding|scan|restart] [--cases TEXT] [--shrink N]
+                         [--tunable NAME=N]   cache devices, on modelled devices
        zilla-bench modelled --only volume [--gb 4]   writes into parts of a volume's records, on modelled disks
        zilla-bench streams --what send|receive|incremental|crypt|dedup|clone --file FILE [options]   one measurement
   --file-mb 3072 --size-mb 256 --record 128K --turns 3 --files N --changed N --entries N

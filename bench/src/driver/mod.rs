@@ -106,7 +106,7 @@ pub fn main(args: lexopt::Parser) -> Result<()> {
             "import" => import::run(&o),
             "slog" => slog(&o),
             "scan" => modelled::scan::run(modelled::scan::GB, true),
-            "cache" => modelled::cached::run(""),
+            "cache" => modelled::cached::run("", "", 1),
             "volume" => modelled::volume::run(modelled::volume::GB),
             "sync" => sync::run(&o, peer.as_deref()),
             "nbd" => nbd::run(&o),

@@ -65,8 +65,11 @@ impl Figure {
     }
 }
 
-/// The parts with `rows` in their name.
-pub fn run(rows: &str) -> Result<Value> {
+/// The parts with `rows` in their name; of the scans those with `cases` in theirs. All sizes are
+/// divided by `shrink`: what the devices do not do in proportion, such as reading ahead, counts for
+/// more then.
+pub fn run(rows: &str, cases: &str, shrink: u64) -> Result<Value> {
+    stage::Size::shrink(shrink);
     println!(
         "{} disks of 7200 rpm, NVMe in front of them; memory : set : L2ARC as {} : {} : {}",
         stage::DISKS,
@@ -81,7 +84,7 @@ pub fn run(rows: &str) -> Result<Value> {
             "random" => hits::random()?,
             "streams" => hits::streams()?,
             "feeding" => feeding::run()?,
-            "scan" => scanned::run()?,
+            "scan" => scanned::run(cases)?,
             _ => restart::run()?,
         };
         let figures: Vec<Value> = figures.iter().map(Figure::shown).collect();

@@ -23,6 +23,7 @@ pub use perrin::{DISKS, Through};
 use plot::{Group, bars};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use zilla_core::tunables::ALL;
 
 /// Seconds of each measurement: several txgs, for between two of them a log device that is quicker
 /// than the pool fills and empties.
@@ -85,10 +86,19 @@ pub fn plots(result: &Value, folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(made)
 }
 
+/// Sets what is said as `name=value`.
+fn tune(said: &str) -> Result<()> {
+    let (name, value) = said.split_once('=').ok_or("a tunable is said as NAME=VALUE")?;
+    let tunable = ALL.iter().find(|t| t.name == name).ok_or("there is no such tunable")?;
+    tunable.set(value.parse()?);
+    Ok(())
+}
+
 pub fn main(mut args: lexopt::Parser) -> Result<()> {
     let (mut seconds, mut only, mut disks) = (SECONDS, String::new(), DISKS.to_vec());
     let (mut log, mut through) = (String::new(), Through::Facade);
     let (mut gb, mut legacy, mut rows) = (None, true, String::new());
+    let (mut cases, mut shrink) = (String::new(), 1);
     while let Some(arg) = args.next()? {
         match arg {
             lexopt::Arg::Long("seconds") => seconds = args.value()?.parse()?,
@@ -97,6 +107,9 @@ pub fn main(mut args: lexopt::Parser) -> Result<()> {
             lexopt::Arg::Long("gb") => gb = Some(args.value()?.parse()?),
             lexopt::Arg::Long("no-legacy") => legacy = false,
             lexopt::Arg::Long("rows") => rows = args.value()?.string()?,
+            lexopt::Arg::Long("cases") => cases = args.value()?.string()?,
+            lexopt::Arg::Long("shrink") => shrink = args.value()?.parse()?,
+            lexopt::Arg::Long("tunable") => tune(&args.value()?.string()?)?,
             lexopt::Arg::Long("disks") => disks = vec![args.value()?.parse()?],
             lexopt::Arg::Long("through") => {
                 through = match args.value()?.string()?.as_str() {
@@ -113,7 +126,7 @@ pub fn main(mut args: lexopt::Parser) -> Result<()> {
         return Ok(());
     }
     if only == "cache" {
-        println!("{}", cached::run(&rows)?);
+        println!("{}", cached::run(&rows, &cases, shrink)?);
         return Ok(());
     }
     if only == "story" {
