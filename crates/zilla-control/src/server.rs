@@ -7,7 +7,8 @@
 //! Everything a client sends is bounded: the headers, the body and the time to send it, the number
 //! of connections, and the time in which it takes nothing of its answer. An operation runs in a
 //! task of its own and to its end even where the client dies half-way, so a pool is never left
-//! between two states because somebody pressed ^C.
+//! between two states because somebody pressed ^C. A guest who hangs up has his place until then:
+//! else he could have as many operations done at a time as he can make connections.
 
 use crate::error::{ApiError, ErrorCode};
 use crate::operations::{Backend, Caller, Outcome, dispatch, openapi};
@@ -123,8 +124,8 @@ pub async fn serve_to<B: Backend>(
         let backend = backend.clone();
         let stopped = stopped.clone();
         connections.spawn(async move {
-            let _slot = (slot, guest);
-            connection(stream, backend, caller, stopped).await;
+            let _slot = slot;
+            connection(stream, backend, caller, guest.map(Arc::new), stopped).await;
         });
     }
     drop(listener);
@@ -140,7 +141,7 @@ pub async fn serve_to<B: Backend>(
 #[derive(Default)]
 struct Guests(Mutex<HashMap<u32, usize>>);
 
-/// A guest's connection, counted as long as it lives.
+/// A guest's connection, counted as long as it lives or what was asked for on it is done.
 struct Place(Arc<Guests>, u32);
 
 impl Guests {
@@ -206,12 +207,13 @@ async fn connection<B: Backend>(
     stream: UnixStream,
     backend: Arc<B>,
     caller: Caller,
+    place: Option<Arc<Place>>,
     mut stopped: watch::Receiver<bool>,
 ) {
     let service = service_fn(move |request| {
         let backend = backend.clone();
-        let caller = caller.clone();
-        async move { Ok::<_, Infallible>(answer(backend, caller, request).await) }
+        let (caller, place) = (caller.clone(), place.clone());
+        async move { Ok::<_, Infallible>(answer(backend, caller, place, request).await) }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -234,6 +236,7 @@ async fn connection<B: Backend>(
 async fn answer<B: Backend>(
     backend: Arc<B>,
     caller: Caller,
+    place: Option<Arc<Place>>,
     request: Request<Incoming>,
 ) -> Response<Full<Bytes>> {
     let Some(name) = request.uri().path().strip_prefix("/v1/").map(str::to_owned) else {
@@ -261,6 +264,7 @@ async fn answer<B: Backend>(
     };
     let operation = name.clone();
     let task = tokio::spawn(async move {
+        let _place = place;
         let outcome = dispatch(&*backend, caller, &name, &body).await;
         // There may have been a key in it.
         if let Ok(mut body) = body.try_into_mut() {
@@ -301,6 +305,67 @@ fn respond(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Asked;
+    use crate::types::PoolSync;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// It lets everyone have everything done, and is never done before it is told.
+    struct Slow {
+        begun: Semaphore,
+        go_on: Semaphore,
+    }
+
+    impl Backend for Slow {
+        async fn judge(&self, _: &Caller, _: Asked<'_>) -> Result<(), ApiError> {
+            Ok(())
+        }
+
+        async fn pool_sync(&self, _: &Caller, _: PoolSync) -> Result<(), ApiError> {
+            self.begun.add_permits(1);
+            self.go_on.acquire().await.unwrap().forget();
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_guest_who_hangs_up_has_his_place_until_what_he_asked_for_is_done() {
+        let guests = Arc::new(Guests::default());
+        let backend = Arc::new(Slow { begun: Semaphore::new(0), go_on: Semaphore::new(0) });
+        let (_stop, stopped) = watch::channel(false);
+        let body = r#"{"protocol":1,"request":{}}"#;
+        let asked = format!("POST /v1/pool_sync HTTP/1.1\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let limit = Duration::from_secs(20);
+        for n in 1..=GUESTS_OF_ONE {
+            let (mut theirs, ours) = UnixStream::pair().unwrap();
+            let caller = Caller { uid: 7, ..Caller::default() };
+            let place = guests.place(7).map(Arc::new);
+            assert!(place.is_some(), "{n}");
+            let served = tokio::spawn(connection(ours, backend.clone(), caller, place, stopped.clone()));
+            theirs.write_all(asked.as_bytes()).await.unwrap();
+            backend.begun.acquire().await.unwrap().forget();
+            drop(theirs);
+            tokio::time::timeout(limit, served).await.expect("the connection ends").unwrap();
+            assert_eq!(guests.all().get(&7), Some(&n));
+        }
+        assert!(guests.place(7).is_none(), "and no more of them");
+        assert!(guests.place(8).is_some());
+        backend.go_on.add_permits(GUESTS_OF_ONE);
+        let given_back = async {
+            while !guests.all().is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(limit, given_back).await.expect("it was given back");
+        // Who waits for his answer gets it.
+        let (mut theirs, ours) = UnixStream::pair().unwrap();
+        let caller = Caller { uid: 7, ..Caller::default() };
+        tokio::spawn(connection(ours, backend.clone(), caller, guests.place(7).map(Arc::new), stopped));
+        backend.go_on.add_permits(1);
+        theirs.write_all(asked.as_bytes()).await.unwrap();
+        let mut status = [0; 15];
+        theirs.read_exact(&mut status).await.unwrap();
+        assert_eq!(&status, b"HTTP/1.1 200 OK");
+    }
 
     #[test]
     fn one_guest_leaves_room_for_others() {

@@ -8,9 +8,11 @@
 //! What it keeps true: at most one daemon lives in a state folder, for as long as it holds the lock
 //! on `zillad.lock`, which the kernel gives back however the daemon ends; the socket is open only
 //! while there is a backend to answer; on SIGTERM and SIGINT no new request is taken, those under
-//! way finish, and then the pools are closed. A crash at any point leaves files that the next start
-//! cleans up: a socket nobody listens on, a pid that is nobody's. Absent on purpose: forking into
-//! the background, which whoever starts the daemon does better.
+//! way finish, and then the pools are closed. While pools are still being opened those signals are
+//! heeded as well: what is open by then is closed, and a device that does not answer holds up
+//! nobody. A crash at any point leaves files that the next start cleans up: a socket nobody listens
+//! on, a pid that is nobody's. Absent on purpose: forking into the background, which whoever starts
+//! the daemon does better.
 
 pub mod command;
 pub mod engine;
@@ -27,11 +29,15 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use zilla_control::share::Share;
 use zilla_control::types::HelloReply;
 use zilla_control::{Backend, PROTOCOL, StateDir, server};
+
+/// How long calls that were begun are waited for when all pools are closed.
+const LAST_CALLS: Duration = Duration::from_secs(1);
 
 /// A backend that holds pools open.
 pub trait Pools: Backend {
@@ -133,6 +139,11 @@ impl Handle {
         self.stop.send_replace(true);
     }
 
+    /// Whether the daemon is to end.
+    pub fn is_stopped(&self) -> bool {
+        *self.stop.borrow()
+    }
+
     /// What the operation `hello` answers.
     pub fn hello(&self) -> HelloReply {
         HelloReply {
@@ -146,7 +157,7 @@ impl Handle {
     }
 
     /// Ends when the daemon is to end.
-    pub(crate) async fn stopped(&self) {
+    pub async fn stopped(&self) {
         let mut stop = self.stop.subscribe();
         // The sender lives as long as this handle.
         let _ = stop.wait_for(|stop| *stop).await;
@@ -156,7 +167,7 @@ impl Handle {
 /// Claims the state folder, brings the backend up, serves it until a signal or [`Handle::stop`],
 /// and takes it down. `open` gets the handle; what it does first (import the pools of the cache
 /// file, clear stale mounts) happens before the socket is there, so that who connects finds the
-/// pools.
+/// pools. If it is told to end meanwhile ([`Handle::stopped`]) it comes back with what there is.
 pub fn run<B, F>(options: Options, handle: Handle, open: impl FnOnce(Handle) -> F) -> Result<(), DaemonError>
 where
     B: Pools,
@@ -183,22 +194,42 @@ where
         .enable_all()
         .build()
         .map_err(io("cannot start threads"))?;
-    runtime.block_on(async {
+    if handed.is_some() {
+        instance.leave_socket();
+    }
+    let done = runtime.block_on(async {
         // Signals first: one that comes while pools are being imported must not be lost.
-        let signals = Signals::new().map_err(io("cannot watch for signals"))?;
+        let mut signals = Signals::new().map_err(io("cannot watch for signals"))?;
         tracing::info!("zillad {} starts in '{}'", env!("CARGO_PKG_VERSION"), dir.path().display());
         let manager = supervisor::Manager::from_environment();
         manager.tell("STATUS=Opening pools");
-        let backend = Arc::new(open(handle.clone()).await?);
+        let opening = open(handle.clone());
+        tokio::pin!(opening);
+        let opened = tokio::select! {
+            opened = &mut opening => opened,
+            name = signals.wait(options.background) => {
+                tracing::info!("{name}: shutting down before all pools are open");
+                handle.stop();
+                opening.await
+            }
+        };
+        let backend = Arc::new(opened?);
+        let alive = || manager.watch(|| backend.lives());
+        const STOPPING: &str = "STOPPING=1\nSTATUS=Closing pools";
+        if handle.is_stopped() {
+            manager.tell(STOPPING);
+            tokio::select! {
+                () = backend.close() => {}
+                () = alive() => {}
+            }
+            return Ok(());
+        }
         backend.attend();
         // In the folder that was claimed; its path is only for people.
         let socket = instance.folder().by_descriptor(zilla_control::paths::SOCKET);
         let named = format!("'{}'", dir.socket().display());
         let listener = match handed {
-            Some(listener) => {
-                instance.leave_socket();
-                tokio::net::UnixListener::from_std(listener)
-            }
+            Some(listener) => tokio::net::UnixListener::from_std(listener),
             None => server::listen(&socket),
         };
         let listener = listener.map_err(io(&named))?;
@@ -213,6 +244,8 @@ where
                 name = signals.wait(options.background) => tracing::info!("{name}: shutting down"),
                 () = handle.stopped() => tracing::info!("asked to shut down"),
             }
+            // What goes on until the daemon ends, such as a trace, ends now.
+            handle.stop();
         };
         manager.tell("READY=1\nSTATUS=Serving pools");
         let (leave, leaving) = watch::channel(false);
@@ -220,17 +253,20 @@ where
         tokio::pin!(page);
         let served = tokio::select! {
             served = server::serve_to(options.share, listener, backend.clone(), shutdown) => served,
-            () = manager.watch(|| backend.lives()) => Ok(()),
+            () = alive() => Ok(()),
             () = &mut page => Ok(()),
         };
-        manager.tell("STOPPING=1\nSTATUS=Closing pools");
+        manager.tell(STOPPING);
         leave.send_replace(true);
         tokio::select! {
             () = async { page.await; backend.close().await } => {}
-            () = manager.watch(|| backend.lives()) => {}
+            () = alive() => {}
         }
         served.map_err(io("cannot serve"))
-    })?;
+    });
+    // What some thread still waits for, such as a mountpoint that does not answer, nobody needs.
+    runtime.shutdown_timeout(LAST_CALLS);
+    done?;
     tracing::info!("all pools are closed");
     drop(instance);
     Ok(())
@@ -304,7 +340,7 @@ impl Signals {
 
     /// The name of the signal that ends the daemon. A terminal that goes away ends only a daemon
     /// that ran in it.
-    async fn wait(mut self, background: bool) -> &'static str {
+    async fn wait(&mut self, background: bool) -> &'static str {
         loop {
             tokio::select! {
                 _ = self.term.recv() => return "SIGTERM",

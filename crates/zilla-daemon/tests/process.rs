@@ -51,7 +51,15 @@ fn child() {
         return;
     }
     let handle = Handle::new(StateDir::from_env().unwrap());
-    let outcome = zilla_daemon::run(Options::default(), handle, |handle| async { Ok(Notes { handle }) });
+    let open = |handle: Handle| async {
+        let notes = Notes { handle };
+        if std::env::var_os("ZILLA_TEST_SLOW").is_some() {
+            notes.note("opening");
+            notes.handle.stopped().await;
+        }
+        Ok(notes)
+    };
+    let outcome = zilla_daemon::run(Options::default(), handle, open);
     if let Err(e) = outcome {
         eprintln!("zillad: {e}");
         std::process::exit(7);
@@ -59,9 +67,14 @@ fn child() {
 }
 
 fn start(dir: &Path) -> Child {
+    start_with(dir, "ZILLA_TEST_CHILD")
+}
+
+fn start_with(dir: &Path, variable: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["child", "--exact", "--nocapture"])
         .env("ZILLA_TEST_CHILD", "1")
+        .env(variable, "1")
         .env("ZILLA_DIR", dir)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -122,6 +135,19 @@ fn sigterm_finishes_what_is_under_way_and_cleans_up() {
     let log = std::fs::read_to_string(dir.join("zillad.log")).unwrap();
     assert!(log.contains("SIGTERM: shutting down"), "{log}");
     assert!(text.contains("SIGTERM: shutting down"), "the foreground shows the log: {text}");
+}
+
+#[test]
+fn sigterm_is_heeded_while_pools_are_opened() {
+    let (_keep, dir) = home();
+    let child = start_with(&dir, "ZILLA_TEST_SLOW");
+    wait_for("the opening", || dir.join("opening").exists());
+    assert!(!dir.join("zillad.sock").exists(), "nobody is served yet");
+    signal(&child, rustix::process::Signal::TERM);
+    let (code, text) = said(child);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(dir.join("closed").exists() && !dir.join("zillad.pid").exists());
+    assert!(text.contains("SIGTERM: shutting down before all pools are open"), "{text}");
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! `zfs allow` and `unallow`, and what others may do with a daemon that is shared with them.
 
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Gid, Uid};
 use std::fs;
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 use zilla_e2e::{Done, Kind, Need, Pool, World, can};
 
@@ -52,10 +55,38 @@ impl Shared {
         }
     }
 
+    /// A daemon that everyone may ask.
+    fn start(&self) {
+        let mut start = self.world.command("zpool");
+        let done = start.env("ZILLA_SHARE", "everyone").arg("list").output().expect("zpool");
+        assert!(done.status.success());
+    }
+
     /// A command as root runs it who has no power over the machine, as in a container.
     fn run_weak(&self, words: &[&str]) -> Done {
         let weak = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"];
         self.run_as(0, &[], &[&weak, words].concat())
+    }
+
+    /// What the daemon answers another user who asks it himself, and not by our commands.
+    fn ask(&self, uid: u32, operation: &str, request: &str) -> String {
+        let socket = self.world.state().join("zillad.sock");
+        let body = format!(r#"{{"protocol":1,"request":{request}}}"#);
+        let length = body.len();
+        let head =
+            format!("POST /v1/{operation} HTTP/1.1\r\nconnection: close\r\ncontent-length: {length}\r\n");
+        // These calls are of one thread only.
+        let asks = move || {
+            rustix::thread::set_thread_groups(&[]).expect("groups");
+            rustix::thread::set_thread_gid(Gid::from_raw(uid)).expect("group");
+            rustix::thread::set_thread_uid(Uid::from_raw(uid)).expect("user");
+            let mut stream = UnixStream::connect(socket).expect("socket");
+            stream.write_all(format!("{head}\r\n{body}").as_bytes()).expect("request");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("answer");
+            answer
+        };
+        std::thread::spawn(asks).join().expect("thread")
     }
 
     /// `zfs` as another user does it.
@@ -138,6 +169,67 @@ fn root_without_root_s_powers_manages_no_snapshots() {
     shared.run_weak(&["mkdir", &two]).ok();
     assert_eq!(shared.run_weak(&["rmdir", &two]).code, 1);
     shared.run_as(0, &[], &["rmdir", &two]).ok();
+    pool.judge();
+}
+
+#[test]
+fn who_was_given_nothing_writes_nothing_down() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let shared = Shared::new();
+    shared.start();
+    let pool = Pool::create(&shared.world, "tank", Kind::Single, 128 << 20, &[]);
+    let asks = |operation: &str, request: &str| {
+        let answer = shared.ask(JOE, operation, request);
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        answer
+    };
+    let refused = |answer: String| assert!(answer.contains(r#"{"err":{"code":"perm"}}"#), "{answer}");
+    assert!(asks("dataset_query", r#"{"roots":["tank"]}"#).contains(r#""name":"tank""#));
+    refused(asks("pool_log", r#"{"name":"tank","line":"never 1"}"#));
+    refused(asks("dataset_set", r#"{"name":"tank","properties":{}}"#));
+    refused(asks("pool_log", r#"{"name":"tank","line":"never 2"}"#));
+    // Who only looks has nothing to write down either.
+    shared.world.zfs(&format!("allow -u {JOE} userused,userquota tank")).ok();
+    assert!(asks("dataset_accounts", r#"{"name":"tank"}"#).contains(r#"{"ok":"#));
+    refused(asks("pool_log", r#"{"name":"tank","line":"never 3"}"#));
+    let history = shared.world.zpool("history tank").ok();
+    assert!(history.contains("zpool create") && !history.contains("never"), "{history}");
+    pool.judge();
+}
+
+/// What others use of a file system, and may use, is theirs to know, and whose who was told.
+#[test]
+fn accounts_of_others_are_not_for_everyone() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let shared = Shared::new();
+    let world = &shared.world;
+    shared.start();
+    let pool = Pool::create(world, "tank", Kind::Single, 128 << 20, &[]);
+    let file = pool.root().join("f");
+    fs::write(&file, [7; 300_000]).expect("file");
+    std::os::unix::fs::chown(&file, Some(JOE), Some(STAFF)).expect("owner");
+    world.zfs(&format!("set userquota@{JOE}=10M groupquota@{STAFF}=20M tank")).ok();
+    pool.sync();
+    let names = [format!("userused@{JOE}"), format!("userquota@{JOE}"), format!("groupquota@{STAFF}")];
+    let get = |uid: u32, groups: &[u32]| {
+        let words = format!("get -Hpo value {} tank", names.join(","));
+        shared.zfs(uid, groups, &words).ok().lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let all = |of: &[String]| {
+        of[0].parse::<u64>().is_ok_and(|n| n > 0) && of[1..] == ["10485760", "20971520"]
+    };
+    assert!(all(&get(JOE, &[STAFF])), "{:?}", get(JOE, &[STAFF]));
+    assert_eq!(get(ANN, &[]), ["-", "-", "-"]);
+    assert_eq!(get(ANN, &[STAFF]), ["-", "-", "20971520"]);
+    world.zfs(&format!("allow -u {ANN} userquota tank")).ok();
+    assert_eq!(get(ANN, &[]), ["-", "10485760", "-"]);
+    world.zfs(&format!("allow -u {ANN} userused,groupquota tank")).ok();
+    assert!(all(&get(ANN, &[])), "{:?}", get(ANN, &[]));
+    assert!(all(&get(0, &[])));
     pool.judge();
 }
 
@@ -256,8 +348,7 @@ fn others_do_what_they_were_given_and_nothing_else() {
     }
     let shared = Shared::new();
     let world = &shared.world;
-    let mut start = world.command("zpool");
-    start.env("ZILLA_SHARE", "everyone").arg("list").output().expect("zpool");
+    shared.start();
     let pool = Pool::create(world, "tank", Kind::Single, 256 << 20, &[]);
     world.zfs("create tank/joe").ok();
     world.zfs("create tank/joe/mounted").ok();
@@ -282,9 +373,14 @@ fn others_do_what_they_were_given_and_nothing_else() {
     assert_eq!(shared.zfs(ANN, &[], "destroy tank/joe").code, 1);
     assert_eq!(joe("destroy -r tank/joe").code, 1, "what is mounted only root unmounts");
 
-    world.zfs(&format!("allow -g {STAFF} rollback,acltype tank/joe")).ok();
+    world.zfs(&format!("allow -g {STAFF} rollback,acltype,version tank/joe")).ok();
     world.zfs("snapshot tank/joe/mounted@back").ok();
-    for words in ["rollback tank/joe/mounted@back", "set acltype=posix tank/joe/mounted"] {
+    let words = [
+        "rollback tank/joe/mounted@back",
+        "set acltype=posix tank/joe/mounted",
+        "set version=5 tank/joe/mounted",
+    ];
+    for words in words {
         let refused = joe(words);
         assert!(
             refused.code == 1 && refused.stderr.contains("permission denied: it is mounted"),

@@ -201,6 +201,96 @@ fn a_daemon_that_is_killed_ends_though_it_waits_for_itself() {
     outer.judge();
 }
 
+/// A daemon that stands still, as long as this is there.
+struct Still(Pid);
+
+impl Still {
+    fn stand(pid: Pid) -> Still {
+        kill_process(pid, Signal::STOP).expect("stop");
+        Still(pid)
+    }
+}
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        kill_process(self.0, Signal::CONT).expect("go on");
+    }
+}
+
+/// What a pool lies on may answer never: who ends the daemon while it starts does not wait for it.
+#[test]
+fn a_daemon_that_starts_ends_though_what_a_pool_lies_on_does_not_answer() {
+    if !can(&[Need::Fuse, Need::Nested]) {
+        return;
+    }
+    let (below, world) = (World::new(), World::new());
+    let outer = Pool::create(&below, "outer", Kind::Single, 512 << 20, &[]);
+    Pool::create(&world, "first", Kind::Single, 128 << 20, &[]);
+    let root = inner(&world, "inner", &outer.root(), 128 << 20);
+    fs::write(root.join("f"), "kept").expect("file");
+    world.stop();
+    let still = Still::stand(below.pid().expect("a daemon"));
+    let opened = || world.log().matches("pool 'first' is open").count();
+    let (mut child, begun) = (world.daemon(), Instant::now());
+    while opened() == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{}", world.log());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(child.try_wait().expect("child").is_none(), "it waits for the other's files");
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("end");
+    let asked = Instant::now();
+    let ended = loop {
+        match child.try_wait().expect("child") {
+            Some(status) => break status,
+            None => assert!(asked.elapsed() < Duration::from_secs(20), "it does not end:\n{}", world.log()),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert!(ended.success(), "{ended}: {}", world.log());
+    let log = world.log();
+    assert!(log.contains("before all pools are open") && log.contains("all pools are closed"), "{log}");
+    drop(still);
+    // What was open by then is closed as ever, and nothing is forgotten.
+    let listed = world.zpool("list -H -o name,health").ok();
+    assert_eq!(listed, "first\tONLINE\ninner\tONLINE\n", "{}", world.log());
+    assert_eq!(fs::read(root.join("f")).expect("file"), b"kept");
+    world.zpool("export inner").ok();
+    zdb_clean(&outer.root(), "inner");
+    world.zpool("export first").ok();
+    zdb_clean(&world.disks(), "first");
+    outer.judge();
+}
+
+/// A mountpoint may lie in what never answers: that costs its own mount, and no other.
+#[test]
+fn a_mountpoint_that_does_not_answer_keeps_nobody_from_mounting() {
+    if !can(&[Need::Fuse, Need::Nested]) {
+        return;
+    }
+    let (below, world) = (World::new(), World::new());
+    let outer = Pool::create(&below, "outer", Kind::Single, 256 << 20, &[]);
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    let at = outer.root().join("in/it");
+    world.zfs(&format!("create -o mountpoint={} tank/there", at.display())).ok();
+    world.zfs("create tank/here").ok();
+    for name in ["tank/there", "tank/here"] {
+        world.zfs(&format!("unmount {name}")).ok();
+    }
+    let still = Still::stand(below.pid().expect("a daemon"));
+    let begun = Instant::now();
+    let failed = world.zfs("mount tank/there").fails();
+    assert!(failed.contains("what its mountpoint lies in has not answered for 10 seconds"), "{failed}");
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    world.zfs("mount tank/here").ok();
+    drop(still);
+    world.zfs("mount tank/there").ok();
+    fs::write(at.join("f"), "there").expect("file");
+    world.zfs("unmount tank/there").ok();
+    pool.judge();
+    outer.judge();
+}
+
 /// What a loop device stands on is waited for as the file itself is.
 #[test]
 fn a_pool_on_a_loop_device_on_a_file_of_another() {

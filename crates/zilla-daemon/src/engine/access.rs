@@ -3,7 +3,9 @@
 //! They may look at pools and datasets, as OpenZFS lets everyone, and do to a dataset what
 //! `zfs allow` gave them, by the user and groups that the kernel names for them. Every operation is
 //! judged in this one place, before its method is called, and **what is not named here is
-//! refused**. The permissions that an operation takes are OpenZFS's (zfs-allow.8).
+//! refused**. The permissions that an operation takes are OpenZFS's (zfs-allow.8). One answer is
+//! judged, too: of what users and groups use and may use, everyone is told his own
+//! ([`Engine::hide_accounts`]).
 //!
 //! **What stays the owner's alone,** whatever was given: all that changes where and how something
 //! is mounted, for the daemon mounts with root's powers (OpenZFS on Linux keeps `mount`,
@@ -23,6 +25,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use zilla::access::Who;
 use zilla::tree::DatasetDir;
+use zilla_control::owners::{self, Kind};
 use zilla_control::props::{self, naming};
 use zilla_control::types::*;
 use zilla_control::{ApiError, Asked, Caller, ErrorCode};
@@ -121,7 +124,33 @@ impl Engine {
         }
         let judge = Judge { pool: pool.clone(), who: who(caller) };
         judge.change(caller, &asked).await?;
-        self.lines.grant(caller, &pool.name());
+        // Who only looks has nothing to write down.
+        if !matches!(asked, Asked::DatasetAccounts(_) | Asked::DatasetDiff(_)) {
+            self.lines.grant(caller, &pool.name());
+        }
+        Ok(())
+    }
+
+    /// Takes out of an answer what a guest may not know of others' accounts.
+    pub(super) async fn hide_accounts(
+        &self,
+        caller: &Caller,
+        wanted: &[String],
+        reply: &mut DatasetQueryReply,
+    ) -> Answer<()> {
+        let of_others = |name: &&String| props::is_userquota_prop(name) && !is_own_account(caller, name);
+        for name in wanted.iter().filter(of_others) {
+            let permission = permission_of(name)?;
+            for info in reply.datasets.iter_mut().filter(|info| info.properties.contains_key(name)) {
+                let pool = self.pool_of(&info.name)?;
+                let judge = Judge { pool, who: who(caller) };
+                if !judge.pool.delegates().await.map_err(of_dataset)?
+                    || judge.on(&info.name, permission).await.is_err()
+                {
+                    info.properties.remove(name);
+                }
+            }
+        }
         Ok(())
     }
 }
@@ -131,6 +160,8 @@ impl Judge {
         match asked {
             Asked::DatasetCreate(r) => self.create(r).await,
             Asked::DatasetDestroy(r) => self.destroy(r).await,
+            // To set nothing nobody was allowed.
+            Asked::DatasetSet(r) if r.properties.is_empty() => denied(),
             Asked::DatasetSet(r) => {
                 for name in r.properties.keys() {
                     self.set(&r.name, name).await?;
@@ -204,8 +235,8 @@ impl Judge {
     async fn set(&self, name: &str, property: &str) -> Answer<()> {
         let permission = permission_of(property)?;
         self.on(name, permission).await?;
-        // What is mounted is mounted anew for it.
-        if permission == "acltype" { self.unmounted(name) } else { Ok(()) }
+        // What is mounted is mounted anew for these.
+        if matches!(permission, "acltype" | "version") { self.unmounted(name) } else { Ok(()) }
     }
 
     async fn all(&self, name: &str, permissions: &[&str]) -> Answer<()> {
@@ -362,6 +393,18 @@ impl Judge {
 
 fn head_of(name: &str) -> &str {
     name.split(['@', '#']).next().unwrap_or(name)
+}
+
+/// Whether a property tells of a user himself, or of a group that he is in.
+fn is_own_account(caller: &Caller, property: &str) -> bool {
+    let Some((family, whose)) = property.split_once('@') else { return false };
+    match family {
+        family if family.starts_with("user") => owners::parse(Kind::User, whose) == Some(caller.uid),
+        family if family.starts_with("group") => {
+            owners::parse(Kind::Group, whose).is_some_and(|gid| caller.gids().contains(&gid))
+        }
+        _ => false,
+    }
 }
 
 /// The permission that a property takes.

@@ -79,7 +79,7 @@ impl Engine {
         }
     }
 
-    /// Opens and mounts the pools of the cache file.
+    /// Opens and mounts the pools of the cache file, until the daemon is told to end.
     pub(super) async fn restore(&self) {
         let path = self.handle.state_dir().cache_file();
         let found = match self.entries(&path).await {
@@ -91,16 +91,13 @@ impl Engine {
         };
         let (mut waiting, mut moved, mut keys) = (found, false, StartKeys::default());
         while !waiting.is_empty() {
-            // Those that lack nothing come first: they may bring what others lack.
-            let mut next = None;
-            for (i, entry) in waiting.iter().enumerate() {
-                if entry.lacking().await.is_empty() {
-                    next = Some(i);
-                    break;
-                }
+            // The cache file stays as it is: nobody has looked at the others.
+            let Some(next) = self.unless_stopped(first_whole(&waiting)).await else { return };
+            let entry = waiting.remove(next);
+            match self.restore_one(&entry, &mut keys).await {
+                Some(elsewhere) => moved |= elsewhere,
+                None => return,
             }
-            let entry = waiting.remove(next.unwrap_or(0));
-            moved |= self.restore_one(&entry, &mut keys).await;
         }
         keys.give_up_files();
         *self.start_keys.lock() = keys;
@@ -110,19 +107,18 @@ impl Engine {
         }
     }
 
-    /// Opens and mounts one; whether some of its devices were elsewhere.
-    async fn restore_one(&self, entry: &Cached, keys: &mut StartKeys) -> bool {
-        let found = match self.look_for(entry, &[PoolState::Active]).await {
-            Ok(found) => {
-                let (found, elsewhere) = self.look_further(entry, found).await;
-                Ok(found.map(|f| (f, elsewhere)))
-            }
-            Err(e) => Err(e),
+    /// Opens and mounts one; whether some of its devices were elsewhere. None: the daemon is to
+    /// end.
+    async fn restore_one(&self, entry: &Cached, keys: &mut StartKeys) -> Option<bool> {
+        let look = async {
+            let found = self.look_for(entry, &[PoolState::Active]).await?;
+            let (found, elsewhere) = self.look_further(entry, found).await;
+            Ok::<_, ApiError>(found.map(|f| (f, elsewhere)))
         };
-        let (pool, moved) = match found {
+        let (pool, moved) = match self.unless_stopped(look).await? {
             Ok(Some(pool)) => pool,
             Ok(None) => {
-                let lacking = entry.lacking().await;
+                let lacking = self.unless_stopped(entry.lacking()).await?;
                 let names: Vec<String> = lacking.iter().map(|p| format!("'{}'", p.display())).collect();
                 let lacks = match names.is_empty() {
                     true => "its devices hold no such pool".to_owned(),
@@ -135,12 +131,12 @@ impl Engine {
                     entry.name
                 );
                 self.lose(&entry.name, entry.lost());
-                return false;
+                return Some(false);
             }
             Err(e) => {
                 tracing::error!("cannot open pool '{}': {}", entry.name, e.description());
                 self.lose(&entry.name, entry.lost());
-                return false;
+                return Some(false);
             }
         };
         let opts = OpenOpts {
@@ -149,7 +145,7 @@ impl Engine {
             name: Some(pool.name.clone()),
             ..self.open_opts().await
         };
-        match self.open_pool(&pool, opts, None, None).await {
+        match self.unless_stopped(self.open_pool(&pool, opts, None, None)).await? {
             Ok(up) => {
                 self.show_pool(&up).await;
                 tracing::info!("pool '{}' is open", up.name());
@@ -161,12 +157,12 @@ impl Engine {
                 }
                 // What was mounted may hold keys, and so may what these open.
                 while !keys.load_files(self).await.is_empty() {}
-                moved
+                (!self.handle.is_stopped()).then_some(moved)
             }
             Err(e) => {
                 tracing::error!("cannot open pool '{}': {}", pool.name, e.description());
                 self.lose(&entry.name, entry.lost());
-                false
+                Some(false)
             }
         }
     }
@@ -223,6 +219,17 @@ impl Engine {
         let found = found.into_iter().find(|f| f.guid == entry.guid && states.contains(&f.state));
         Ok(found.map(|f| FoundPool { name: entry.name.clone(), ..f }))
     }
+}
+
+/// The first that lacks nothing, for such may bring what others lack; if each lacks something, the
+/// first.
+async fn first_whole(all: &[Cached]) -> usize {
+    for (i, entry) in all.iter().enumerate() {
+        if entry.lacking().await.is_empty() {
+            return i;
+        }
+    }
+    0
 }
 
 /// A pool of a cache file.

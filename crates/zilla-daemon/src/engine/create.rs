@@ -2,6 +2,7 @@
 
 use super::Engine;
 use super::errors::{Answer, of_pool};
+use super::keys::Turn;
 use super::pool::Pool;
 use super::poolprops::{fail_mode, heeded};
 use std::collections::BTreeMap;
@@ -40,7 +41,7 @@ impl Engine {
             return Err(ApiError::with(ErrorCode::BadPath, format!("bad alternate root '{root}'")));
         }
         let (mut fs_properties, quotas) = super::accounts::split_quotas(&r.fs_properties)?;
-        let crypt = self.new_crypt(&mut fs_properties, r.key.as_ref(), false).await?;
+        let crypt = self.new_crypt(&mut fs_properties, r.key.as_ref(), false, Turn::OWNER).await?;
         let mut root_props = super::datasets::typed(&fs_properties, props::FS, true)?;
         let fixed = |name: &str| zilla::number(&root_props, name);
         let root = RootFs {

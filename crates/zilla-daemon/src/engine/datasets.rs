@@ -4,6 +4,7 @@ use super::Engine;
 use super::access::who;
 use super::accounts::split_quotas;
 use super::errors::{Answer, of, of_dataset};
+use super::keys::Turn;
 use super::mounts::How;
 use super::pool::Pool;
 use super::values::{Mountpoint, Settings};
@@ -62,7 +63,7 @@ impl Engine {
         })?;
         let mut properties = r.properties.clone();
         let above = pool.encrypted_above(&r.name).await;
-        let crypt = self.new_crypt(&mut properties, r.key.as_ref(), above).await?;
+        let crypt = self.new_crypt(&mut properties, r.key.as_ref(), above, Turn::of(caller)).await?;
         let (words, quotas) = match types {
             props::FS => split_quotas(&properties)?,
             _ => (properties, Vec::new()),

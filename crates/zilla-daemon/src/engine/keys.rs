@@ -4,7 +4,8 @@
 //! a thread of its own, because that takes a good part of a second; in pieces and up to a limit of
 //! time, because how often it is hashed is said by the disk. Few are hashed at a time, some wait,
 //! and who finds too many waiting is told so: requests for keys take no more than their part of the
-//! processors.
+//! processors. Guests, who may say themselves how often their datasets' passphrases are hashed,
+//! wait among themselves, and nobody for them.
 
 use super::Engine;
 use super::errors::{Answer, of_dataset};
@@ -16,7 +17,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use zilla::error::{Errno, Error};
 use zilla::keys::{Hashing, KeyFormat, NewCrypt, NewSuite, Rekey, Suite, WrappingKey};
 use zilla_control::types::{KeyChange, KeyLoad, KeyMaterial, KeyUnload};
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::{ApiError, Caller, ErrorCode};
 
 /// Source: DEFAULT_PBKDF2_ITERATIONS and MIN_PBKDF2_ITERATIONS in sys/zio_crypt.h.
 const DEFAULT_PBKDF2_ITERATIONS: u64 = 350_000;
@@ -26,9 +27,14 @@ const HASHED_AT_ONCE: u64 = 1 << 14;
 /// How long a passphrase is hashed before it is given up: a thousand times as long as a usual one
 /// takes.
 const HASH_PATIENCE: Duration = Duration::from_secs(300);
+/// The same for a guest, for whom other guests wait.
+const GUEST_PATIENCE: Duration = Duration::from_secs(30);
 /// How many passphrases are hashed at a time, and how many more may wait for that.
 const HASHED_TOGETHER: usize = 2;
 const WAITING: usize = 64;
+/// Of all guests together.
+const GUESTS_TOGETHER: usize = 1;
+const GUESTS_WAITING: usize = 16;
 /// A passphrase's length. Source: MIN_PASSPHRASE_LEN and MAX_PASSPHRASE_LEN of libzfs_crypto.c.
 const PASSPHRASE: std::ops::RangeInclusive<usize> = 8..=512;
 
@@ -40,6 +46,28 @@ struct Places {
 }
 
 static PLACES: Places = Places::new(HASHED_TOGETHER, WAITING);
+static GUEST_PLACES: Places = Places::new(GUESTS_TOGETHER, GUESTS_WAITING);
+
+/// Where a passphrase is hashed, and for how long at most.
+#[derive(Clone, Copy)]
+pub(super) struct Turn {
+    places: &'static Places,
+    patience: Duration,
+}
+
+impl Turn {
+    pub(super) const OWNER: Turn = Turn { places: &PLACES, patience: HASH_PATIENCE };
+    const GUEST: Turn = Turn { places: &GUEST_PLACES, patience: GUEST_PATIENCE };
+
+    pub(super) fn of(caller: &Caller) -> Turn {
+        if caller.owner { Turn::OWNER } else { Turn::GUEST }
+    }
+
+    /// The same, but for no longer than that.
+    pub(super) fn within(self, patience: Duration) -> Turn {
+        Turn { patience: patience.min(self.patience), ..self }
+    }
+}
 
 /// A place at work, as long as it is kept.
 struct Place<'a> {
@@ -67,14 +95,19 @@ fn failed(what: impl Into<String>) -> ApiError {
 }
 
 /// A key of a user's bytes. `salt`: of a passphrase.
-async fn wrapping(format: KeyFormat, key: &KeyMaterial, salt: u64, iterations: u64) -> Answer<WrappingKey> {
+async fn wrapping(
+    format: KeyFormat,
+    key: &KeyMaterial,
+    (salt, iterations): (u64, u64),
+    turn: Turn,
+) -> Answer<WrappingKey> {
     let bytes = key.bytes().ok_or_else(|| failed("Invalid key."))?;
     match format {
         KeyFormat::Passphrase => {
             let hashing = WrappingKey::passphrase(&bytes, salt, iterations);
             let hashing = hashing.map_err(|e| failed(e.to_string()))?;
-            let _place = PLACES.take().await?;
-            hashed(hashing, iterations, HASH_PATIENCE).await
+            let _place = turn.places.take().await?;
+            hashed(hashing, iterations, turn.patience).await
         }
         _ => WrappingKey::raw(format, &bytes).map_err(|e| failed(e.to_string())),
     }
@@ -120,6 +153,7 @@ impl Engine {
         format: KeyFormat,
         key: &KeyMaterial,
         iterations: Option<&String>,
+        turn: Turn,
     ) -> Answer<Arc<WrappingKey>> {
         let (mut salt, mut rounds) = (0, 0);
         if format == KeyFormat::Passphrase {
@@ -141,7 +175,7 @@ impl Engine {
         } else if iterations.is_some() {
             return Err(failed("Cannot specify pbkdf2iters with a non-passphrase keyformat."));
         }
-        Ok(Arc::new(wrapping(format, key, salt, rounds).await?))
+        Ok(Arc::new(wrapping(format, key, (salt, rounds), turn).await?))
     }
 
     /// What a new dataset is to be encrypted with; takes what says so out of its properties.
@@ -151,6 +185,7 @@ impl Engine {
         properties: &mut BTreeMap<String, String>,
         key: Option<&KeyMaterial>,
         above: bool,
+        turn: Turn,
     ) -> Answer<NewCrypt> {
         let mut take = |name: &str| properties.remove(name);
         let (suite, format) = (take("encryption"), take("keyformat").filter(|f| f != "none"));
@@ -180,18 +215,18 @@ impl Engine {
             return Ok(NewCrypt { suite, ..NewCrypt::default() });
         };
         let key = key.ok_or_else(|| failed("No key was given."))?;
-        let key = self.new_key(format_of(&format)?, key, iterations.as_ref()).await?;
+        let key = self.new_key(format_of(&format)?, key, iterations.as_ref(), turn).await?;
         let location = Some(location.unwrap_or_else(|| "prompt".to_owned()));
         check_location(location.as_deref())?;
         Ok(NewCrypt { suite, key: Some(key), location })
     }
 
-    pub(super) async fn load_key(&self, r: KeyLoad) -> Answer<()> {
+    pub(super) async fn load_key(&self, r: KeyLoad, turn: Turn) -> Answer<()> {
         let pool = self.pool_of(&r.name)?;
         let name = r.name.clone();
         let dir = pool.zilla.dir_by_name(&name).await.map_err(of_dataset)?;
         let shape = dir.key_shape().await.map_err(|e| refused(&name, &e))?;
-        let key = wrapping(shape.format, &r.key, shape.salt, shape.iterations).await?;
+        let key = wrapping(shape.format, &r.key, (shape.salt, shape.iterations), turn).await?;
         pool.load_key(&name, key, r.check).await?;
         self.show_devices(&name).await;
         Ok(())
@@ -211,7 +246,7 @@ impl Engine {
         })
     }
 
-    pub(super) async fn change_key(&self, r: KeyChange) -> Answer<()> {
+    pub(super) async fn change_key(&self, r: KeyChange, turn: Turn) -> Answer<()> {
         let pool = self.pool_of(&r.name)?;
         let dir = pool.zilla.dir_by_name(&r.name).await.map_err(of_dataset)?;
         let how = if r.inherit {
@@ -223,7 +258,7 @@ impl Engine {
             };
             let key = r.key.as_ref().ok_or_else(|| failed("No key was given."))?;
             check_location(r.keylocation.as_deref())?;
-            let key = self.new_key(format, key, r.pbkdf2iters.as_ref()).await?;
+            let key = self.new_key(format, key, r.pbkdf2iters.as_ref(), turn).await?;
             Rekey::New { key, location: r.keylocation }
         };
         pool.zilla.change_key(&r.name, how).await.map_err(|e| match e.errno() {
@@ -309,5 +344,29 @@ mod tests {
         drop((first, third));
         drop(waiting.remove(0).await.unwrap());
         late.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_guest_s_passphrase_keeps_nobody_s_place_but_guests() {
+        let turn = |owner| Turn::of(&Caller { owner, ..Caller::default() });
+        let places = turn(false).places;
+        let mut at_work = Vec::new();
+        for _ in 0..GUESTS_TOGETHER {
+            at_work.push(places.take().await.unwrap());
+        }
+        let mut waiting: Vec<_> = (0..GUESTS_WAITING).map(|_| Box::pin(places.take())).collect();
+        for w in &mut waiting {
+            assert!(futures_util::poll!(w.as_mut()).is_pending());
+        }
+        let key = KeyMaterial::new(b"password");
+        let hash = |turn: Turn| wrapping(KeyFormat::Passphrase, &key, (7, 100_000), turn);
+        assert!(format!("{:?}", hash(turn(false)).await.err()).contains("try again later"));
+        hash(turn(true)).await.unwrap();
+        // Nor does it take long.
+        drop((waiting, at_work));
+        assert!(turn(false).patience < turn(true).patience);
+        let short = turn(false).within(Duration::from_millis(20));
+        let e = wrapping(KeyFormat::Passphrase, &key, (7, u64::MAX), short).await.err();
+        assert!(format!("{e:?}").contains("given up"), "{e:?}");
     }
 }

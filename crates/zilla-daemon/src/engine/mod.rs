@@ -16,6 +16,7 @@
 mod access;
 mod accounts;
 mod arcstats;
+mod attach;
 mod autoreplace;
 mod bookmarks;
 mod cache;
@@ -185,6 +186,9 @@ impl Engine {
             }
         }
         engine.restore().await;
+        if engine.handle.is_stopped() {
+            return engine;
+        }
         let shares = engine.shares.clone();
         if let (Some(listener), Some(nfs)) = (listener, &mut engine.nfs)
             && let Err(e) = nfs.begin(listener, shares)
@@ -226,6 +230,16 @@ impl Engine {
             Ok(pool) => pool.check_running(),
             // It is refused by whoever looks for it.
             Err(_) => Ok(()),
+        }
+    }
+
+    /// What comes of something while the daemon starts, unless it is told to end meanwhile. What is
+    /// cut off then is cut off as by a crash.
+    async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.handle.stopped() => None,
+            done = work => Some(done),
         }
     }
 
@@ -526,8 +540,14 @@ impl Backend for Engine {
         self.destroy(r).await
     }
 
-    async fn dataset_query(&self, _: &Caller, r: DatasetQuery) -> Answer<DatasetQueryReply> {
-        self.query_datasets(r).await
+    async fn dataset_query(&self, caller: &Caller, r: DatasetQuery) -> Answer<DatasetQueryReply> {
+        if caller.owner {
+            return self.query_datasets(r).await;
+        }
+        let wanted = r.properties.clone();
+        let mut reply = self.query_datasets(r).await?;
+        self.hide_accounts(caller, &wanted, &mut reply).await?;
+        Ok(reply)
     }
 
     async fn dataset_by_path(&self, _: &Caller, r: DatasetByPath) -> Answer<String> {
@@ -621,16 +641,16 @@ impl Backend for Engine {
         self.list_holds(r).await
     }
 
-    async fn key_load(&self, _: &Caller, r: KeyLoad) -> Answer<()> {
-        self.load_key(r).await
+    async fn key_load(&self, caller: &Caller, r: KeyLoad) -> Answer<()> {
+        self.load_key(r, keys::Turn::of(caller)).await
     }
 
     async fn key_unload(&self, _: &Caller, r: KeyUnload) -> Answer<()> {
         self.unload_key(r).await
     }
 
-    async fn key_change(&self, _: &Caller, r: KeyChange) -> Answer<()> {
-        self.change_key(r).await
+    async fn key_change(&self, caller: &Caller, r: KeyChange) -> Answer<()> {
+        self.change_key(r, keys::Turn::of(caller)).await
     }
 
     async fn dataset_clone(&self, caller: &Caller, r: DatasetClone) -> Answer<MountedReply> {

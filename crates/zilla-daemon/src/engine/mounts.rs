@@ -9,15 +9,15 @@
 //! matters, and who is told that it could not be knows.
 
 use super::Engine;
+use super::attach::attach;
 use super::errors::{Answer, of, of_dataset};
 use super::mountopts::{Temporary, Words, differ, matters_unprivileged};
-use super::place::{Place, is_empty};
+use super::place::Place;
 use super::pool::Pool;
 use super::shares::Shared;
 use super::taken::{Unused, take_back};
 use super::usershares::Usershare;
 use super::values::{Mountpoint, Settings};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use zilla::tree::{DatasetDir, DatasetRef};
 use zilla_control::props::naming;
 use zilla_control::types::{DatasetMount, DatasetUnmount, KeyUnload, ManyReply, MountEntry, Source};
 use zilla_control::{ApiError, ErrorCode};
-use zilla_env::{Env, apart_with, block_on, strerror};
+use zilla_env::strerror;
 use zilla_fuse::{Mount, Options};
 
 /// One mounted file system.
@@ -276,14 +276,9 @@ impl Pool {
         fs.zfs().set_props(temporary.heeded(&settings, props, readonly));
         fs.set_snapshot_manager(rustix::process::geteuid().as_raw());
         let overlay = how.overlay || settings.num("overlay") != 0;
-        let (fs_for, env, place, options) =
-            (fs.clone(), engine.env.clone(), self.place_of(&path, how), told.clone());
-        // The directory may lie in a file system of this very process: wait for it where waiting is
-        // harmless.
-        let attached = tokio::task::spawn_blocking(move || attach(fs_for, env, &place, &options, overlay))
-            .await
-            .map_err(|e| failed(e.to_string()))?;
-        let mount = attached.map_err(|e| e.subject(name))?;
+        let place = self.place_of(&path, how);
+        let attached = attach(fs.clone(), engine.env.clone(), place, told.clone(), overlay).await;
+        let mount = attached.map_err(|why| failed(why).subject(name))?;
         let (mount, at) = (Arc::new(mount), how.at.clone());
         let (share, usershare) = (None, None);
         let mounted = Mounted { fs, mount, temporary, at, told, share, usershare, in_hand: false };
@@ -397,6 +392,9 @@ impl Pool {
         all.sort();
         let mut errors = Vec::new();
         for (_, name) in all {
+            if engine.handle.is_stopped() {
+                break;
+            }
             if let Err(e) = self.mount(engine, &name, how).await {
                 errors.push(e);
             }
@@ -569,38 +567,6 @@ impl Pool {
             let _ = mount.notifier().entry(fs.snapdir_node(), snap.as_bytes());
         }
     }
-}
-
-/// Makes the mountpoint and mounts.
-fn attach(
-    fs: Arc<Filesystem>,
-    env: Env,
-    place: &Place,
-    options: &Options,
-    overlay: bool,
-) -> std::result::Result<Mount, ApiError> {
-    if let Err(e) = zilla_fuse::clear_stale(&place.path) {
-        tracing::warn!("'{}': {e}", place.path.display());
-    }
-    let place = place.clone();
-    let find = move |_: &[BorrowedFd<'_>]| {
-        Ok(match directory(&place, overlay) {
-            Ok(dir) => (None, vec![dir]),
-            Err(why) => (Some(why), Vec::new()),
-        })
-    };
-    let (why, found) = block_on(apart_with(Vec::new(), find)).map_err(|e| failed(strerror(&e)))?;
-    let dir = found.into_iter().next().ok_or_else(|| failed(why.unwrap_or_default()))?;
-    zilla_fuse::mount_on(fs, env, dir, options).map_err(|e| failed(strerror(&e)))
-}
-
-/// The directory to mount on, or why there is none. Runs apart.
-fn directory(place: &Place, overlay: bool) -> std::result::Result<OwnedFd, String> {
-    let dir = place.open(true).map_err(|e| format!("failed to create mountpoint: {}", strerror(&e)))?;
-    if !overlay && !is_empty(dir.as_fd()).map_err(|e| strerror(&e))? {
-        return Err("directory is not empty".to_owned());
-    }
-    Ok(dir)
 }
 
 impl Engine {

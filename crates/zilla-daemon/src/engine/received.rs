@@ -7,6 +7,7 @@
 use super::Engine;
 use super::datasets::{CRYPTO, Settled, typed};
 use super::errors::Answer;
+use super::keys::Turn;
 use super::pool::Pool;
 use super::receive::{Part, is_clone, refuse};
 use super::streams::Told;
@@ -178,7 +179,7 @@ impl Engine {
         if prompts && !off && r.key.is_none() {
             return Err(refuse(part, "Cannot use 'prompt' keylocation because stdin is in use."));
         }
-        let crypt = self.new_crypt(&mut words, r.key.as_ref(), above).await;
+        let crypt = self.new_crypt(&mut words, r.key.as_ref(), above, Turn::OWNER).await;
         crypt.map_err(|e| refuse(part, e.description()))
     }
 }

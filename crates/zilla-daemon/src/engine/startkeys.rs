@@ -10,12 +10,16 @@
 //! What it keeps true: a key that is not found costs its datasets and one line of the log, never
 //! the start: files are looked for together, one that does not answer is not asked again, and all
 //! of them have little more than [`FILE_PATIENCE`]. A pool chooses what its `keylocation` is, so
-//! only regular files are read, no more of them than a key has, and nothing of them is told. A pool
-//! that `zpool import` opens is none of these: there `-l` says that keys are to be loaded.
+//! only regular files are read, no more of them than a key has, and nothing of them is told. It
+//! chooses how often a passphrase is hashed, too: for those that are the wrong ones a pool has
+//! [`HASH_PATIENCE`] in all. A pool that `zpool import` opens is none of these: there `-l` says
+//! that keys are to be loaded.
 
 use super::Engine;
+use super::keys::Turn;
 use super::pool::Pool;
 use futures_util::stream::{StreamExt, iter};
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::BufReader;
 use std::os::unix::fs::OpenOptionsExt;
@@ -34,6 +38,11 @@ const A_LOOK: Duration = Duration::from_secs(1);
 const TOGETHER: usize = 256;
 /// The same for a server.
 const SERVER_PATIENCE: Duration = Duration::from_secs(30);
+/// So long are passphrases of a pool hashed to no avail: two hundred times as long as a usual one
+/// takes.
+const HASH_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a mount may still take when the daemon is told to end.
+const A_MOUNT: Duration = Duration::from_secs(5);
 /// How long servers are tried before they are given up, and how long after a failure again.
 const NETWORK_PATIENCE: Duration = Duration::from_secs(120);
 const AGAIN: Duration = Duration::from_secs(5);
@@ -56,6 +65,38 @@ pub(super) struct StartKeys {
     locked: Vec<Locked>,
     /// How long files that did not answer were waited for.
     waited: Duration,
+    hashed: Hashed,
+}
+
+/// How long passphrases were hashed that were not the keys, by the guids of their pools.
+#[derive(Default)]
+struct Hashed(BTreeMap<u64, Duration>);
+
+impl Hashed {
+    /// Loads what was found of a key, if its pool has not taken too much time already.
+    async fn load(&mut self, locked: &Locked, engine: &Engine, found: Found) -> Look {
+        let pool = locked.pool.upgrade().map_or(0, |pool| pool.zilla.guid());
+        let left = match self.left(pool) {
+            None if found.is_ok() => return Look::Wrong(TOO_LONG.to_owned()),
+            left => left.unwrap_or_default(),
+        };
+        let begun = Instant::now();
+        let look = locked.load(engine, found, Turn::OWNER.within(left)).await;
+        if matches!(look, Look::Wrong(_)) {
+            self.took(pool, begun.elapsed());
+        }
+        look
+    }
+
+    /// What a pool still has of its time.
+    fn left(&self, pool: u64) -> Option<Duration> {
+        let took = self.0.get(&pool).copied().unwrap_or_default();
+        HASH_PATIENCE.checked_sub(took).filter(|left| !left.is_zero())
+    }
+
+    fn took(&mut self, pool: u64, time: Duration) {
+        *self.0.entry(pool).or_default() += time;
+    }
 }
 
 /// A key, or why there is none.
@@ -82,16 +123,19 @@ impl StartKeys {
     }
 
     /// Looks once for each file. The pools in which a key was loaded, whose file systems were then
-    /// mounted.
+    /// mounted. None, if the daemon is told to end meanwhile.
     pub(super) async fn load_files(&mut self, engine: &Engine) -> Vec<Arc<Pool>> {
         let (mut left, mut opened) = (Vec::new(), Vec::<Arc<Pool>>::new());
-        let found = self.look_together(|locked| read(locked.format, locked.location.clone())).await;
+        let look = self.look_together(|locked| read(locked.format, locked.location.clone()));
+        let Some(found) = engine.unless_stopped(look).await else { return Vec::new() };
         for (mut locked, found) in found {
             let Some(found) = found else {
                 left.push(locked);
                 continue;
             };
-            match locked.load(engine, found).await {
+            let loaded = engine.unless_stopped(self.hashed.load(&locked, engine, found)).await;
+            let Some(look) = loaded else { return Vec::new() };
+            match look {
                 Look::Loaded(pool) => {
                     if !opened.iter().any(|p| Arc::ptr_eq(p, &pool)) {
                         opened.push(pool);
@@ -173,13 +217,13 @@ impl Locked {
     }
 
     /// Loads what was found.
-    async fn load(&self, engine: &Engine, found: Found) -> Look {
+    async fn load(&self, engine: &Engine, found: Found, turn: Turn) -> Look {
         let Some(pool) = self.pool(engine) else { return Look::Settled };
         let key = match found {
             Ok(key) => key,
             Err(why) => return Look::Missing(why),
         };
-        match engine.load_key(KeyLoad { name: self.name.clone(), key, check: false }).await {
+        match engine.load_key(KeyLoad { name: self.name.clone(), key, check: false }, turn).await {
             Ok(()) => {
                 tracing::info!("the key of '{}' is loaded", self.name);
                 Look::Loaded(pool)
@@ -193,7 +237,14 @@ impl Locked {
 impl Pool {
     /// Mounts what wants to be; what cannot be is told in the log.
     pub(super) async fn mount_by_itself(&self, engine: &Engine) {
-        for e in self.mount_all(engine, &[]).await {
+        let mut mounting = std::pin::pin!(self.mount_all(engine, &[]));
+        let failed = match engine.unless_stopped(mounting.as_mut()).await {
+            Some(failed) => failed,
+            // One that is being mounted is not left half done, unless its mountpoint does not
+            // answer.
+            None => tokio::time::timeout(A_MOUNT, mounting).await.unwrap_or_default(),
+        };
+        for e in failed {
             let name = e.subject.clone().unwrap_or_default();
             tracing::warn!("cannot mount '{name}': {}", e.description());
         }
@@ -239,6 +290,7 @@ async fn locked_roots(pool: &Arc<Pool>) -> Result<Vec<Locked>> {
 
 const NOT_A_FILE: &str = "it is not a regular file.";
 const SILENT: &str = "its file system did not answer.";
+const TOO_LONG: &str = "other passphrases of the pool were the wrong ones, and took too long to hash.";
 
 /// The key in a file. The file may lie in a file system of this very process, or in one that does
 /// not answer.
@@ -299,7 +351,7 @@ impl Engine {
         }
         let engine = Arc::downgrade(self);
         tokio::spawn(async move {
-            let begun = Instant::now();
+            let (begun, mut hashed) = (Instant::now(), Hashed::default());
             loop {
                 let mut left = Vec::new();
                 for mut locked in waiting {
@@ -316,7 +368,7 @@ impl Engine {
                     if engine.closing() {
                         return;
                     }
-                    match locked.load(&engine, found).await {
+                    match hashed.load(&locked, &engine, found).await {
                         Look::Loaded(pool) => pool.mount_by_itself(&engine).await,
                         Look::Settled => {}
                         Look::Missing(why) => {
@@ -389,6 +441,17 @@ mod tests {
         assert!(begun.elapsed() >= FILE_PATIENCE);
         keys.give_up_files();
         assert!(keys.locked.iter().all(|l| is_remote(&l.location)) && keys.locked.len() == 20);
+    }
+
+    #[test]
+    fn a_pool_s_wrong_passphrases_cost_a_minute_and_other_pools_nothing() {
+        let mut hashed = Hashed::default();
+        hashed.took(1, HASH_PATIENCE / 2);
+        assert_eq!((hashed.left(1), hashed.left(2)), (Some(HASH_PATIENCE / 2), Some(HASH_PATIENCE)));
+        hashed.took(1, HASH_PATIENCE / 2);
+        assert_eq!((hashed.left(1), hashed.left(2)), (None, Some(HASH_PATIENCE)));
+        hashed.took(1, HASH_PATIENCE);
+        assert_eq!(hashed.left(1), None);
     }
 
     #[tokio::test]
