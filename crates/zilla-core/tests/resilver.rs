@@ -127,7 +127,7 @@ impl World {
     }
 
     /// Lets the scan go on until something is so, and stops it there.
-    async fn until(&self, spa: &Arc<Spa>, there: impl AsyncFn() -> bool) {
+    async fn until<F: Future<Output = bool>>(&self, spa: &Arc<Spa>, there: impl Fn() -> F) {
         tunables::SCAN_SUSPEND_PROGRESS.set(0);
         while !there().await {
             assert!(spa.scan().unwrap().is_scanning(), "it is over");
@@ -185,7 +185,7 @@ fn one_that_is_cut_off_while_blocks_change_places_ends_with_them() {
         spa.sync().await.unwrap();
         let spa = w.with_both(spa).await;
         let first = on_disk(&spa).await;
-        w.until(&spa, async || on_disk(&spa).await.bookmark.object == between).await;
+        w.until(&spa, || async { on_disk(&spa).await.bookmark.object == between }).await;
         let zfs = w.zfs(&spa, "tank").await;
         let mut done = 0;
         while done < data.len() as u64 {
@@ -205,7 +205,7 @@ fn one_that_is_cut_off_while_blocks_change_places_ends_with_them() {
         assert_eq!(on_disk(&spa).await.bookmark.object, between, "it stands still");
         w.export(spa).await;
         let spa = w.import(false).await;
-        w.until(&spa, async || walks_again(&spa).await).await;
+        w.until(&spa, || async { walks_again(&spa).await }).await;
         w.export(spa).await;
         let spa = w.import(false).await;
         assert!(walks_again(&spa).await && spa.scan().unwrap().is_resilvering());
