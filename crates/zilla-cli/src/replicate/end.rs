@@ -139,6 +139,12 @@ impl End {
         Ok(Some(said.trim().to_owned()).filter(|t| t.len() > 1))
     }
 
+    /// Whether its contents are encrypted.
+    pub fn is_encrypted(&self) -> Result<bool, Failed> {
+        let said = self.done(&["get", "-H", "-p", "-o", "value", "encryption", &self.dataset])?;
+        Ok(!matches!(said.trim(), "off" | "-"))
+    }
+
     fn points(&self, kind: &str, mark: char) -> Result<Vec<Point>, Failed> {
         let words =
             ["list", "-H", "-p", "-o", "name,guid", "-s", "createtxg", "-d", "1", "-t", kind, &self.dataset];

@@ -14,6 +14,10 @@
 //! their prefix tells, are ever destroyed, and only those that are older than what both ends have
 //! in common. The last common snapshot is held on both sides, so nobody destroys it by accident.
 //!
+//! **What the target says** is believed of itself alone. It asks for the rest of a stream in its
+//! own words, and would get by them whatever the source can read: so those are looked at
+//! ([`plan::may_resume`]).
+//!
 //! **Interrupted** at any point: a receive that was cut off is resumed by the next run, which
 //! repeats every other step that was not complete.
 
@@ -217,10 +221,17 @@ impl Work<'_> {
         let there = self.target.exists()?;
         if there && let Some(token) = self.target.token()? {
             self.told.step("resume", &self.target.to_string(), "");
+            let sealed = self.o.raw && self.source.is_encrypted()?;
+            plan::may_resume(&token, self.source.dataset(), sealed).map_err(|why| {
+                let shown = &self.target;
+                Failed::plain(format!(
+                    "{shown} {why}. 'zfs receive -A' there gives up what it has of a stream"
+                ))
+            })?;
             if self.o.dry_run {
                 return Ok(());
             }
-            self.stream(&["send".into(), "-t".into(), token], false)?;
+            self.stream(&["send".into(), "-t".into(), token], self.o.force)?;
         }
         let mut points = self.source.snapshots()?;
         if self.o.snapshot {

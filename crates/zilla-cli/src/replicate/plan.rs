@@ -1,6 +1,7 @@
 //! What is to be sent, from where; and what may be destroyed. Pure: lists in, decisions out.
 
 use super::end::Point;
+use zilla_core::send::parse_token;
 
 /// What an increment begins at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,10 +58,47 @@ pub fn to_prune<'a>(all: &'a [Point], prefix: &str, keep: usize, common: u64) ->
     made.into_iter().take(surplus).filter(|(at, _)| *at < older).map(|(_, p)| p).collect()
 }
 
+/// Whether the rest of a stream may be sent that a target asks for, whose word the token is: of
+/// this dataset only, and where it is `sealed`, which is to be sent raw, not in the clear. The
+/// guids of what was sent raw are no secret of those who have it.
+pub fn may_resume(token: &str, dataset: &str, sealed: bool) -> Result<(), String> {
+    let asked = parse_token(token).map_err(|e| format!("asks for no stream that there is ({e})"))?;
+    if asked.toname.split('@').next() != Some(dataset) {
+        return Err(format!("asks for '{}', which is another dataset", asked.toname));
+    }
+    if sealed && !asked.raw {
+        return Err(format!("asks for '{}' in the clear, and it is to be sent raw", asked.toname));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use zilla_core::dsl::ResumeState;
+    use zilla_core::send::token;
+
+    #[test]
+    fn a_target_gets_by_its_token_what_it_would_get_without() {
+        let asks = |toname: &str, raw: bool| {
+            let state =
+                ResumeState { toguid: 7, toname: toname.into(), object: 1, raw, ..ResumeState::default() };
+            token(&state).unwrap()
+        };
+        for (toname, raw, sealed) in
+            [("tank/a@s", true, true), ("tank/a@s", false, false), ("tank/a@s", true, false)]
+        {
+            assert_eq!(may_resume(&asks(toname, raw), "tank/a", sealed), Ok(()), "{toname} {raw}");
+        }
+        let plain = may_resume(&asks("tank/a@s", false), "tank/a", true);
+        assert!(plain.unwrap_err().contains("in the clear"));
+        for other in ["tank/secret@s", "tank/a/b@s", "tank@s", "tank/ab@s", "", "@"] {
+            let done = may_resume(&asks(other, true), "tank/a", true);
+            assert!(done.unwrap_err().contains("another dataset"), "{other}");
+        }
+        assert!(may_resume("1-2-3-4", "tank/a", false).is_err());
+    }
 
     fn points(guids: &[u64]) -> Vec<Point> {
         guids.iter().map(|g| Point { name: format!("r-{g}"), guid: *g }).collect()
