@@ -8,7 +8,7 @@
 
 use crate::access::Who;
 use crate::dataset::held;
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::make::{Maker, Settings};
 use crate::pool::Pool;
 use crate::tree::DatasetRef;
@@ -120,12 +120,22 @@ impl Pool {
             Box::pin(async move {
                 // What an interrupted receive has left below a dataset, which nobody is shown, is a
                 // clone of what goes.
+                let mut left = Vec::new();
                 for name in names.iter().filter(|n| !n.contains('@')) {
                     match dsl.by_name(&format!("{name}/{RECV_NAME}")).await {
-                        Ok(left) => dsl.recv_abort(&tx, &left).await?,
+                        Ok(found) => left.push(found),
                         Err(e) if e.is(Errno::NoEnt) => {}
                         Err(e) => return Err(e),
                     }
+                }
+                // It could still go on where what it is of cannot be destroyed.
+                for name in names.iter().filter(|_| !left.is_empty()) {
+                    if dsl.by_name(name).await.is_ok_and(|ds| ds.is_long_held()) {
+                        return Err(Error::os(Errno::Busy, format!("{name}: dataset is busy")));
+                    }
+                }
+                for found in left {
+                    dsl.recv_abort(&tx, &found).await?;
                 }
                 for name in names {
                     // A try before this one may have come that far.

@@ -256,36 +256,30 @@ impl Engine {
     ) -> Answer<()> {
         let fs = &member.target;
         let Ok(head) = pool.zilla.by_name(fs).await else { return Ok(()) };
-        let mut gone = Vec::new();
+        let (mut gone, mut renamed) = (Vec::new(), Vec::new());
         for s in head.snapshots().await.map_err(of_dataset)? {
             let (guid, old) = (s.guid(), s.snapshot_name());
             let now = member.snaps.iter().find(|(_, v)| **v == NvValue::Uint64(guid));
             match now.map(|(n, _)| n.to_owned()) {
-                Some(new) if new != old => {
-                    if r.verbose {
-                        told.out(format!("attempting rename {fs}@{old} to {fs}@{new}"));
-                    }
-                    pool.zilla.rename_snapshot(fs, &old, &new, false).await.map_err(of_dataset)?;
-                    pool.forget_snapshot(&format!("{fs}@{old}"));
-                }
+                Some(new) if new != old => renamed.push((old, new)),
                 None if r.force => gone.push(old),
                 _ => {}
             }
         }
-        if gone.is_empty() {
-            return Ok(());
+        // First, for others may get their names.
+        if !gone.is_empty() {
+            let target = format!("{fs}@{}", gone.join(","));
+            if r.verbose {
+                told.out(format!("attempting destroy {target}"));
+            }
+            let request = DatasetDestroy { target, force: true, ..DatasetDestroy::default() };
+            // One with clones, or that is held, stays, and so may the stream fail that cannot do
+            // with it.
+            if let Err(e) = self.destroy(request).await {
+                told.err(format!("cannot destroy snapshots of '{fs}': {}", e.description()));
+            }
         }
-        let target = format!("{fs}@{}", gone.join(","));
-        if r.verbose {
-            told.out(format!("attempting destroy {target}"));
-        }
-        let request = DatasetDestroy { target, force: true, ..DatasetDestroy::default() };
-        // One with clones, or that is held, stays, and so may the stream fail that cannot do with
-        // it.
-        if let Err(e) = self.destroy(request).await {
-            told.err(format!("cannot destroy snapshots of '{fs}': {}", e.description()));
-        }
-        Ok(())
+        follow_snapshot_names(pool, r.verbose, &head, renamed, told).await
     }
 
     /// Destroys the datasets below `top` that are none of the package's.
@@ -341,6 +335,64 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// Gives snapshots their new names. At a sender that moves them on (`daily.1` becomes `daily.2`)
+/// one is in the way of another, and is renamed before it; where they go round in a circle one goes
+/// aside for a moment.
+async fn follow_snapshot_names(
+    pool: &Pool,
+    verbose: bool,
+    head: &DatasetRef,
+    mut renamed: Vec<(String, String)>,
+    told: &Told,
+) -> Answer<()> {
+    let fs = head.name();
+    let mut aside = 0;
+    while !renamed.is_empty() {
+        let (mut waiting, mut stuck) = (Vec::new(), true);
+        for (old, new) in std::mem::take(&mut renamed) {
+            if head.snapshot(&new).await.map_err(of_dataset)?.is_some() {
+                waiting.push((old, new));
+                continue;
+            }
+            stuck = false;
+            if verbose {
+                told.out(format!("attempting rename {fs}@{old} to {fs}@{new}"));
+            }
+            rename_snapshot(pool, &fs, &old, &new, told).await;
+        }
+        if stuck {
+            // Whoever waits for one that stays where it is waits in vain.
+            let moves: BTreeSet<String> = waiting.iter().map(|(old, _)| old.clone()).collect();
+            let (round, vain): (Vec<_>, Vec<_>) =
+                waiting.into_iter().partition(|(_, new)| moves.contains(new));
+            for (old, new) in &vain {
+                told.err(format!("cannot rename '{fs}@{old}' to '{fs}@{new}': dataset already exists"));
+            }
+            waiting = round;
+            if let Some((old, _)) = waiting.first_mut().filter(|_| vain.is_empty()) {
+                aside += 1;
+                let place = format!("recv-{}-{aside}", std::process::id());
+                match rename_snapshot(pool, &fs, old, &place, told).await {
+                    true => *old = place,
+                    false => drop(waiting.remove(0)),
+                }
+            }
+        }
+        renamed = waiting;
+    }
+    Ok(())
+}
+
+/// Whether it could be done.
+async fn rename_snapshot(pool: &Pool, fs: &str, old: &str, new: &str, told: &Told) -> bool {
+    let done = pool.zilla.rename_snapshot(fs, old, new, false).await;
+    pool.forget_snapshot(&format!("{fs}@{old}"));
+    if let Err(e) = &done {
+        told.err(format!("cannot rename '{fs}@{old}' to '{fs}@{new}': {e}"));
+    }
+    done.is_ok()
 }
 
 impl Pool {

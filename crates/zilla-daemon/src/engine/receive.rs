@@ -264,7 +264,6 @@ impl Engine {
         } else if part.begin.fromguid != 0 && !resuming && !is_clone(&part.begin) && r.origin.is_none() {
             return Err(refuse(&part, &format!("destination '{fs}' does not exist")));
         }
-        self.check_large_blocks(pool, &part, head.as_ref()).await?;
         let verb = if part.begin.fromguid != 0 { "incremental" } else { "full" };
         if r.verbose {
             let how = if r.dry_run { "would receive" } else { "receiving" };
@@ -330,8 +329,11 @@ impl Engine {
         }
         let began = std::time::Instant::now();
         let received = self.run(pool, &part, payload, opts, reader).await?;
-        if !of_snap.is_empty() {
-            pool.change_props(&target, of_snap).await?;
+        // The snapshot is there; a property that it cannot have is no reason to fail.
+        if !of_snap.is_empty()
+            && let Err(e) = pool.change_props(&target, of_snap).await
+        {
+            told.err(format!("cannot receive properties of '{target}': {}", e.description()));
         }
         if !r.skip_holds {
             self.hold_as_sent(pool, &part, told).await;
@@ -349,35 +351,6 @@ impl Engine {
         pool.refresh_volumes_of_others().await;
         if r.verbose {
             told.received(reader.bytes_read(), began.elapsed());
-        }
-        Ok(())
-    }
-
-    /// Refuses what was sent without `-L` onto what was sent with it. A file of large blocks would
-    /// be taken for another one with smaller blocks, and lose all that the stream does not bring.
-    async fn check_large_blocks(
-        &self,
-        pool: &Pool,
-        part: &Part<'_>,
-        head: Option<&DatasetRef>,
-    ) -> Answer<()> {
-        let from = part.begin.fromguid;
-        if from == 0 || part.begin.features() & feature::LARGE_BLOCKS != 0 {
-            return Ok(());
-        }
-        let base = match head {
-            Some(head) => {
-                let snapshots = head.snapshots().await.map_err(of_dataset)?;
-                snapshots.into_iter().find(|s| s.guid() == from)
-            }
-            None => match pool.zilla.by_guid(from, &part.target).await.map_err(of_dataset)? {
-                Some(name) => Some(pool.zilla.by_name(&name).await.map_err(of_dataset)?),
-                None => None,
-            },
-        };
-        if base.is_some_and(|s| s.feature_is_active("large_blocks")) {
-            let what = "incremental send stream requires -L (--large-block), to match previous receive.";
-            return Err(refuse(part, what));
         }
         Ok(())
     }
@@ -451,16 +424,18 @@ impl Engine {
             true => pool.unmount_tree(fs, part.r.force_unmount || part.r.force).await,
             false => (Vec::new(), None),
         };
-        let done = match stopped {
-            Some(e) => Err(e),
-            None => {
-                let head = pool.zilla.by_name(fs).await.map_err(of(fs))?;
-                let paused = pool.pause_volume(&head).await?;
-                let done = receive.end().await.map(drop).map_err(|e| refuse(part, &why(&e)));
-                pool.resume_volume(paused).await;
-                done
+        // Whatever becomes of it, what was unmounted is mounted again.
+        let done = async {
+            if let Some(e) = stopped {
+                return Err(e);
             }
+            let head = pool.zilla.by_name(fs).await.map_err(of(fs))?;
+            let paused = pool.pause_volume(&head).await?;
+            let done = receive.end().await.map(drop).map_err(|e| refuse(part, &why(&e)));
+            pool.resume_volume(paused).await;
+            done
         };
+        let done = done.await;
         if let Some(e) = pool.mount_back(self, &unmounted).await {
             tracing::error!("'{fs}' cannot be mounted again: {}", e.description());
         }

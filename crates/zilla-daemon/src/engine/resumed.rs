@@ -106,6 +106,8 @@ impl Engine {
         let pool = self.pool_of(name)?;
         let none = || failed(format!("cannot send '{name}': it has no partially received state"));
         let ds = pool.zilla.partly_received(name).await.map_err(of(name))?.ok_or_else(none)?;
+        // A receive that goes on would change it meanwhile; while it is held none begins.
+        let held = ds.hold_alone().ok_or_else(|| ApiError::new(ErrorCode::Busy).subject(name))?;
         if !pool.readonly() {
             // What is noted may be of a txg that is not on disk yet.
             pool.zilla.sync().await.map_err(of_dataset)?;
@@ -125,11 +127,6 @@ impl Engine {
             raw: state.raw,
             resume: None,
         };
-        // A receive that goes on would change it meanwhile; while it is held none begins.
-        if ds.is_held() {
-            return Err(ApiError::new(ErrorCode::Busy).subject(name));
-        }
-        let held = ds.hold();
         let from_snaps = state.book_redact_snaps.clone().map(Arc::from);
         let redaction = Redaction { from_snaps, ..Redaction::default() };
         let special = Special { saved: Some(state), redaction };

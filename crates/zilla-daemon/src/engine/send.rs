@@ -337,9 +337,19 @@ impl Engine {
                     ));
                     continue;
                 }
+                // It is younger than what is sent, and no receiver of that has it.
+                None if fs.created_txg() > snap.created_txg() => {
+                    if r.verbose > 0 {
+                        told.err(format!("skipping dataset {name}: snapshot {tosnap} does not exist"));
+                    }
+                    continue;
+                }
+                // Whoever receives with -F what lacks it would destroy his own.
                 None => {
-                    told.err(format!("WARNING: could not send {name}@{tosnap}: does not exist"));
-                    *missing = true;
+                    return Err(failed(format!(
+                        "cannot send {} recursively: snapshot {name}@{tosnap} does not exist",
+                        r.snapshot
+                    )));
                 }
             }
             if r.replicate {
