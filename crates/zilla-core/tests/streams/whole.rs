@@ -4,14 +4,10 @@
 use super::*;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
-use zilla_core::dsl::Setting;
 use zilla_core::types::ObjectId;
-use zilla_core::zap::Value;
 use zilla_ondisk::blkptr::BlkPtr;
 
 const LARGE: usize = 1 << 20;
-/// As the property has it.
-const ZSTD_7: u64 = 16 | 7 << 7;
 
 impl Pool {
     /// One file, with records of a megabyte.
@@ -187,45 +183,6 @@ fn large_files_are_never_taken_for_others_with_smaller_blocks() {
             let sent = p.send(&format!("tank/a@{snap}"), &SendOpts::default()).await;
             same(&sent, &p.send(&format!("{fs}@{snap}"), &SendOpts::default()).await, snap);
         }
-        p.export().await;
-    });
-    zdb_clean(dir.path(), "tank");
-}
-
-#[test]
-fn a_large_block_that_lies_in_its_pointer_is_split_as_others_are() {
-    let dir = tempfile::tempdir().unwrap();
-    let env = zilla_env::real_env(2);
-    env.block_on(async {
-        let p = Pool::create(&env, dir.path()).await;
-        p.create_fs("tank/a").await;
-        let op: Op<()> = Box::new(|dsl, tx| {
-            Box::pin(async move {
-                let zstd = vec![("compression".to_owned(), Setting::Local(Value::u64(ZSTD_7)))];
-                dsl.set_props(&tx, &dsl.by_name("tank/a").await?, &zstd).await
-            })
-        });
-        p.task(op).await.unwrap();
-        let len = LARGE / 4;
-        let mut data = vec![0; len];
-        data[len / 2..len / 2 + 4].copy_from_slice(b"here");
-        p.large_file("tank/a", "file", 0, data).await;
-        p.snapshot("tank/a@one").await;
-        let embed = SendOpts { embed: true, compressed: true, ..SendOpts::default() };
-        let told = |stream: &[u8]| -> Vec<u64> {
-            let large = |r: &Record| match r {
-                Record::WriteEmbedded(w) if w.length > 128 << 10 => Some(w.length),
-                _ => None,
-            };
-            records(stream).iter().filter_map(|(r, _)| large(r)).collect()
-        };
-        let whole = p.send("tank/a@one", &SendOpts { large_blocks: true, ..embed }).await;
-        assert_eq!(told(&whole), [len as u64], "it lies in its pointer");
-        // Its object is told with blocks of 128K.
-        let split = p.send("tank/a@one", &embed).await;
-        assert_eq!(told(&split), [0; 0]);
-        p.receive(&split, to("tank/b", "one")).await.unwrap();
-        same(&split, &p.send("tank/b@one", &embed).await, "split");
         p.export().await;
     });
     zdb_clean(dir.path(), "tank");
