@@ -315,12 +315,17 @@ async fn cloned_and_removed(env: &Env, data: &[u8]) -> tempfile::TempDir {
         zfs.fsync(first).await.unwrap();
     }
     spa.sync().await.unwrap();
+    let txg = spa.ctx.txgs.open();
+    assert!(spa.metaslabs.clones_logged() < txg);
     let done = zb.clone_range(&za, at(src, 0), at(dst, 0), u64::MAX, false).await.unwrap();
     assert_eq!(done, Cloned::Bytes(data.len() as u64));
     zb.fsync(dst).await.unwrap();
     za.unlink(za.root(), b"src").await.unwrap();
     za.commit().await.unwrap();
     let crashed = crash(dir.path());
+    // Nobody is given what the record clones as soon as its txg is on disk.
+    spa.sync().await.unwrap();
+    assert!(spa.metaslabs.clones_logged() >= txg);
     drop((za, zb));
     spa.close(None).await.unwrap();
     crashed

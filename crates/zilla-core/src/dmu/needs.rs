@@ -7,7 +7,7 @@
 //! compression will save is not known yet and not counted.
 //!
 //! Frees are not taken off: their space comes back when the txg is on disk, which is too late for
-//! its own sync.
+//! its own sync. What they make the pool write down is counted too ([`Tx::frees`]).
 
 use super::dnode::{Dnode, Head, Inner};
 use super::tree;

@@ -462,6 +462,11 @@ impl Metaslabs {
         self.clones_logged.fetch_max(txg.0, Ordering::Relaxed);
     }
 
+    /// The last txg of which that was said.
+    pub fn clones_logged(&self) -> Txg {
+        Txg(self.clones_logged.load(Ordering::Relaxed))
+    }
+
     /// Takes back an allocation of this txg to which nothing was written.
     pub fn unalloc(&self, txg: Txg, dva: &Dva) -> Result<()> {
         let (_, ms, size) = self.locate(dva)?;

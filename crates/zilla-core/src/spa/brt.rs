@@ -366,12 +366,34 @@ impl Table {
 mod tests {
     use super::*;
     use crate::dmu::testing::Harness;
+    use crate::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
     use zilla_env::block_on;
 
     async fn object(h: &Harness) -> Arc<Dnode> {
         let tx = h.tx();
         let spec = NewObject::new(DMU_OTN_UINT64_METADATA, BRT_BLOCKSIZE);
         resident(|| h.objset.alloc(&tx, spec)).await.expect("an object")
+    }
+
+    /// A damaged pool's pointers may lead anywhere. The sync that meets one goes on.
+    #[test]
+    fn a_clone_that_is_nowhere_is_not_counted() {
+        let h = Harness::new(0);
+        let env = zilla_env::real_env(1);
+        let leaves = vec![LeafSpec { path: "d0".into(), disk: false }];
+        let top = TopSpec { kind: VdevKind::File, leaves, is_log: false, bias: None, ashift: Some(12) };
+        let config = PoolSpec { tops: vec![top], ..PoolSpec::default() }.config(77, &*env.rng);
+        let tree = VdevTree::from_config(&env, &config.expect("a configuration")).expect("a tree");
+        let txgs = crate::txg::TxgState::new(env.clone(), h.txg);
+        let ctx = PoolCtx::new(env, h.store.clone(), h.cache.clone(), txgs, 77, false);
+        ctx.set_mos(h.objset.clone());
+        let brt = Brt::default();
+        for (vdev, offset) in [(0, 1 << 60), (9, 0)] {
+            let mut bp = BlkPtr::ZERO;
+            bp.set_dva(0, zilla_ondisk::Dva { vdev, offset, asize: 4096, gang: false });
+            block_on(brt.reference(&ctx, &tree, &h.tx(), &[bp])).expect("the others are counted");
+            assert!(!brt.is_used());
+        }
     }
 
     #[test]
