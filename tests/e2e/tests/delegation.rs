@@ -219,9 +219,8 @@ fn accounts_of_others_are_not_for_everyone() {
         let words = format!("get -Hpo value {} tank", names.join(","));
         shared.zfs(uid, groups, &words).ok().lines().map(str::to_owned).collect::<Vec<_>>()
     };
-    let all = |of: &[String]| {
-        of[0].parse::<u64>().is_ok_and(|n| n > 0) && of[1..] == ["10485760", "20971520"]
-    };
+    let all =
+        |of: &[String]| of[0].parse::<u64>().is_ok_and(|n| n > 0) && of[1..] == ["10485760", "20971520"];
     assert!(all(&get(JOE, &[STAFF])), "{:?}", get(JOE, &[STAFF]));
     assert_eq!(get(ANN, &[]), ["-", "-", "-"]);
     assert_eq!(get(ANN, &[STAFF]), ["-", "-", "20971520"]);
