@@ -74,8 +74,8 @@ impl DslPool {
         avail
     }
 
-    /// Refuses to have `space` bytes that one dir uses be used by another, where a quota forbids it.
-    /// For the dirs above both nothing changes, unless reservations below them are used less, or
+    /// Refuses to have `space` bytes that one dir uses be used by another, where a quota forbids
+    /// that. For the dirs above both nothing changes, unless reservations below them are used less, or
     /// more, from then on: what these then use more must be there.
     pub(super) fn transfer_check(&self, from: &Arc<DslDir>, to: &Arc<DslDir>, space: u64) -> Result<()> {
         let (losing, gaining) = (from.ancestry(), to.ancestry());
@@ -128,8 +128,8 @@ impl DslPool {
             let inflight = d.towrite();
             let mut errno = Errno::DQuot;
             let mut quota = if p.quota == 0 || frees { u64::MAX } else { p.quota };
-            // What frees is stopped by nothing but want of room for its own sync: what is used, with
-            // all that is reserved, may be more than there is since a vdev went, or where others
+            // What frees is stopped by nothing but want of room for its own sync: what is used,
+            // with all that is reserved, may be more than there is since a vdev went, or where others
             // let it.
             if d.parent().is_none() && !frees {
                 let avail = self.adjusted_size(SpaceCheck::Normal).saturating_sub(self.pool_space().deferred);

@@ -97,6 +97,19 @@ impl Zio {
         Ok(())
     }
 
+    /// Writes what sides have of their own once more, each to its side.
+    pub(super) async fn resend_sides(&self, txg: Txg) {
+        let tree = self.tree();
+        for side in self.0.track.own_sides(txg) {
+            let Some(leaf) = tree.leaves.get(side.leaf) else { continue };
+            let written =
+                leaf.writable() && leaf.write_at(side.offset, side.data, Priority::AsyncWrite).await.is_ok();
+            if !written {
+                leaf.dtl.add(txg.0, txg.0 + 1);
+            }
+        }
+    }
+
     /// Writes what differs to different sides.
     async fn write_versions(&self, txg: Txg, top: &Top, offset: u64, versions: &[Bytes]) -> Result<()> {
         let differ = || {

@@ -485,14 +485,7 @@ impl Zio {
             }
         }
         self.submit_blocks(txg, 0, part, Vec::new(), Priority::AsyncWrite).await;
-        for side in self.0.track.own_sides(txg) {
-            let Some(leaf) = tree.leaves.get(side.leaf) else { continue };
-            let written =
-                leaf.writable() && leaf.write_at(side.offset, side.data, Priority::AsyncWrite).await.is_ok();
-            if !written {
-                leaf.dtl.add(txg.0, txg.0 + 1);
-            }
-        }
+        self.resend_sides(txg).await;
     }
 }
 
