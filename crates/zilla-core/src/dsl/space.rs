@@ -75,8 +75,8 @@ impl DslPool {
     }
 
     /// Refuses to have `space` bytes that one dir uses be used by another, where a quota forbids
-    /// that. For the dirs above both nothing changes, unless reservations below them are used less, or
-    /// more, from then on: what these then use more must be there.
+    /// that. For the dirs above both nothing changes, unless reservations below them are used less,
+    /// or more, from then on: what these then use more must be there.
     pub(super) fn transfer_check(&self, from: &Arc<DslDir>, to: &Arc<DslDir>, space: u64) -> Result<()> {
         let (losing, gaining) = (from.ancestry(), to.ancestry());
         let Some(common) = gaining.iter().find(|d| losing.iter().any(|l| l.id == d.id)) else {
@@ -129,8 +129,8 @@ impl DslPool {
             let mut errno = Errno::DQuot;
             let mut quota = if p.quota == 0 || frees { u64::MAX } else { p.quota };
             // What frees is stopped by nothing but want of room for its own sync: what is used,
-            // with all that is reserved, may be more than there is since a vdev went, or where others
-            // let it.
+            // with all that is reserved, may be more than there is since a vdev went, or where
+            // others let it.
             if d.parent().is_none() && !frees {
                 let avail = self.adjusted_size(SpaceCheck::Normal).saturating_sub(self.pool_space().deferred);
                 if avail < quota {

@@ -455,8 +455,7 @@ impl Zio {
 
 impl Zio {
     /// Sends all of a txg's blocks again, to every leaf that takes writes: these then miss nothing
-    /// of it. But for blocks of the intent log, which are not kept: a leaf that lacks one goes on
-    /// lacking the txg.
+    /// of it. But for the log's blocks, which are not kept: a leaf that lacks one lacks the txg.
     pub async fn resend_txg(&self, txg: Txg) {
         let tree = self.tree();
         #[cfg(feature = "planted")]
