@@ -3,7 +3,8 @@
 //! A block gets there some time after somebody had to wait for it, and only if somebody did: what
 //! was only prefetched is not fed. The feeder takes what it may in a second, the rest waits in
 //! memory's tail as long as that is; what falls off there is not fed. The ring overwrites the
-//! oldest. So the walk needs the trace's own word of what was in memory, and no model of the ARC.
+//! oldest, and only for what was used before: when it is full, what is seen for the first time is
+//! not fed. So the walk needs the trace's own word of what was in memory, and no model of the ARC.
 
 use crate::sample::Access;
 use std::collections::{HashMap, VecDeque};
@@ -44,8 +45,10 @@ pub struct Replayed {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Prefetched; nobody has asked yet.
-    Ahead,
+    /// Prefetched; nobody has asked yet. `known`: it was seen before that.
+    Ahead {
+        known: bool,
+    },
     Tail,
     Held,
     /// Seen, and not there any more.
@@ -57,7 +60,7 @@ pub fn replay(accesses: &[Access], ring: Ring, from: u32) -> Replayed {
     let mut states: HashMap<u64, State> = HashMap::new();
     let (mut tail, mut held) = (VecDeque::<(u64, u64)>::new(), VecDeque::<(u64, u64)>::new());
     let (mut tail_bytes, mut held_bytes) = (0u64, 0u64);
-    let (mut allowed, mut last) = (0.0f64, 0u32);
+    let (mut allowed, mut last, mut full) = (0.0f64, 0u32, false);
     for a in accesses {
         let size = u64::from(a.size).next_multiple_of(SECTOR);
         // What was fed meanwhile; what it might have written and had not cannot be written later.
@@ -82,6 +85,7 @@ pub fn replay(accesses: &[Access], ring: Ring, from: u32) -> Replayed {
                 let Some((key, size)) = held.pop_front() else { break };
                 held_bytes -= size;
                 states.insert(key, State::Gone);
+                full = true;
             }
         }
         if tail.is_empty() {
@@ -95,14 +99,16 @@ pub fn replay(accesses: &[Access], ring: Ring, from: u32) -> Replayed {
         }
         let feed = match (a.prefetch, state) {
             (true, None | Some(State::Gone)) => {
-                states.insert(a.key, State::Ahead);
+                states.insert(a.key, State::Ahead { known: state.is_some() });
                 false
             }
             (true, _) => false,
             // What is found in memory is mostly far from its tail, unless it was read ahead for
             // this.
-            (false, None | Some(State::Gone)) => ring.whole || a.found != Found::Memory,
-            (false, Some(State::Ahead)) => true,
+            (false, None) if a.found == Found::Memory => ring.whole,
+            (false, None) => !full,
+            (false, Some(State::Gone)) => ring.whole || a.found != Found::Memory,
+            (false, Some(State::Ahead { known })) => known || !full,
             (false, Some(State::Tail | State::Held)) => false,
         };
         if feed {
@@ -115,8 +121,8 @@ pub fn replay(accesses: &[Access], ring: Ring, from: u32) -> Replayed {
                 states.insert(key, State::Gone);
                 out.missed += 1;
             }
-        } else if state.is_none() {
-            states.entry(a.key).or_insert(State::Gone);
+        } else if !a.prefetch && matches!(state, None | Some(State::Ahead { .. })) {
+            states.insert(a.key, State::Gone);
         }
     }
     (out.blocks, out.held) = (held.len() as u64, held_bytes);
@@ -148,6 +154,27 @@ mod tests {
         let half = replay(&rounds(4, 100), Ring { bytes: 60.0 * 4096.0, ..WIDE }, 100);
         assert_eq!((half.hits, half.blocks), (0, 60));
         assert!(half.written > all.written);
+    }
+
+    #[test]
+    fn what_is_read_once_does_not_push_out_what_is_used() {
+        let ring = Ring { bytes: 100.0 * 4096.0, ..WIDE };
+        // A set of fifty, a scan of a thousand, read ahead in part, and the set again.
+        let scanned = (1000..2000).flat_map(|b| {
+            let ahead = (b % 2 == 0).then(|| access(b, b as u32, true, Found::Pool));
+            let found = if ahead.is_some() { Found::Memory } else { Found::Pool };
+            ahead.into_iter().chain([access(b, b as u32, false, found)])
+        });
+        let set = (0..50).map(|b| access(b, b as u32, false, Found::Pool));
+        // (The other way round, or each that comes again would push out the next to be asked for.)
+        let again = (0..50).map(|b| access(49 - b, 3000 + b as u32, false, Found::Pool));
+        let all: Vec<Access> = set.chain(scanned).chain(again).collect();
+        let r = replay(&all, ring, 3000);
+        // A block or two of the scan was on its way when the ring became full.
+        assert!((47..=50).contains(&r.hits), "{r:?}");
+        // What comes a second time is fed.
+        let r = replay(&rounds(2, 1000), ring, 1000);
+        assert!(r.written > 900 * 4096, "{r:?}");
     }
 
     #[test]

@@ -86,8 +86,9 @@ pub static L2ARC_NOPREFETCH: Tunable = Tunable::new("l2arc_noprefetch", 1);
 /// Whether only what was used more than once is fed: 1 of all blocks, 2 of data.
 pub static L2ARC_MFUONLY: Tunable = Tunable::new("l2arc_mfuonly", 0);
 
-/// Whether a cache device that is full is fed what was used only once, as OpenZFS does.
-pub static L2ARC_FEED_RECENT: Tunable = Tunable::new("l2arc_feed_recent", 1);
+/// Whether a cache device that is full is fed what was used only once, as OpenZFS does: then a scan
+/// pushes out what is used.
+pub static L2ARC_FEED_RECENT: Tunable = Tunable::new("l2arc_feed_recent", 0);
 
 /// Whether a cache device is not read while it is written.
 pub static L2ARC_NORW: Tunable = Tunable::new("l2arc_norw", 0);
