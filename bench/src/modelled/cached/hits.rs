@@ -23,6 +23,8 @@ const NAMED: f64 = 28.0;
 const LARGE: u64 = 128 << 10;
 const STREAMED: Size = Size(256 << 20);
 const STREAMS: u64 = 16;
+/// How often each is read.
+const TIMES: u64 = 4;
 /// Threads that read the streams; one that has several takes a block of each in turn.
 const FEW: usize = 4;
 const MANY: usize = 16;
@@ -133,8 +135,9 @@ async fn large(mut stage: Stage) -> Result<Vec<Seen>> {
     }
     let mut out = Vec::new();
     for threads in [FEW, MANY] {
-        let load = Load { threads, block: LARGE, warm: WARM, time: Duration::from_secs(2) };
-        out.push(stage.run(load, in_order(&volumes, bytes / LARGE, threads)).await?);
+        let load = Load { threads, block: LARGE, warm: Duration::ZERO, time: Duration::ZERO };
+        let steps = TIMES * STREAMS / threads as u64 * (bytes / LARGE);
+        out.push(stage.finish(load, steps, in_order(&volumes, bytes / LARGE, threads)).await?);
     }
     Ok(out)
 }

@@ -301,7 +301,9 @@ impl Stage {
             .map(|thread| {
                 let (env, gauge, next) = (self.env.clone(), gauge.clone(), next.clone());
                 let again = env.clone();
-                again.spawn_with_result(async move { work(&env, &gauge, load, || next(thread)).await })
+                again.spawn_with_result(
+                    async move { work(&env, &gauge, load, u64::MAX, || next(thread)).await },
+                )
             })
             .collect();
         self.env.sleep(load.warm).await;
@@ -309,13 +311,38 @@ impl Stage {
         gauge.counts.store(true, Ordering::Relaxed);
         self.env.sleep(load.time).await;
         gauge.counts.store(false, Ordering::Relaxed);
-        let (after, disks, cpu) = (self.counts(), self.disk_reads(&before), mark.spent().cpu);
+        let seen = self.seen(load, &before, &mark, load.time.as_secs_f64(), &gauge);
         gauge.stop.store(true, Ordering::Relaxed);
         for thread in threads {
             thread.await?;
         }
+        Ok(seen)
+    }
+
+    /// Threads do so many steps each, and the rate is that of all of them together until the last
+    /// is done: one that finds all in memory is not counted for the others.
+    pub async fn finish(&self, load: Load, steps: u64, next: Next) -> Result<Seen> {
+        let gauge = Arc::new(Gauge::default());
+        gauge.counts.store(true, Ordering::Relaxed);
+        let (before, mark, begin) = (self.counts(), Mark::now(), self.env.now());
+        let threads: Vec<_> = (0..load.threads)
+            .map(|thread| {
+                let (env, gauge, next) = (self.env.clone(), gauge.clone(), next.clone());
+                let again = env.clone();
+                again.spawn_with_result(async move { work(&env, &gauge, load, steps, || next(thread)).await })
+            })
+            .collect();
+        for thread in threads {
+            thread.await?;
+        }
+        let seconds = self.env.now().saturating_sub(begin).as_secs_f64();
+        Ok(self.seen(load, &before, &mark, seconds, &gauge))
+    }
+
+    fn seen(&self, load: Load, before: &Counts, mark: &Mark, seconds: f64, gauge: &Gauge) -> Seen {
+        let (after, disks, cpu) = (self.counts(), self.disk_reads(before), mark.spent().cpu);
         let times = std::mem::take(&mut *gauge.times.lock().unwrap_or_else(PoisonError::into_inner));
-        let (n, seconds) = (times.len() as f64, load.time.as_secs_f64());
+        let n = times.len() as f64;
         let (flash, disks) = (after.l2_hits - before.l2_hits, disks);
         let share = |n_of: u64| n_of as f64 / n.max(1.0);
         let mut seen = Seen {
@@ -329,7 +356,7 @@ impl Stage {
             ..Seen::default()
         };
         seen.judge();
-        Ok(seen)
+        seen
     }
 
     /// The share of so many steps for which no disk is read, however long they take.
@@ -379,8 +406,17 @@ pub fn contents(env: &Env, block: u64) -> Bytes {
     Bytes::from(word.repeat(block as usize / word.len()))
 }
 
-async fn work(env: &Env, gauge: &Gauge, load: Load, next: impl Fn() -> Step) -> zilla::Result<()> {
-    while !gauge.stop.load(Ordering::Relaxed) {
+async fn work(
+    env: &Env,
+    gauge: &Gauge,
+    load: Load,
+    steps: u64,
+    next: impl Fn() -> Step,
+) -> zilla::Result<()> {
+    for _ in 0..steps {
+        if gauge.stop.load(Ordering::Relaxed) {
+            break;
+        }
         let (step, begin) = (next(), env.now());
         let at = step.block * load.block;
         if step.write {
