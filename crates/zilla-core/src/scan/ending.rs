@@ -5,7 +5,7 @@
 //! have these, or the loss of another one would leave their space lost. So a resilver waits until
 //! what was queued when its walk ended is freed: trees are freed in the order in which they were
 //! queued, and what was queued later the walk has come to. (In OpenZFS scans stand still while
-//! anything waits to be freed; beside somebody who destroys datasets all the time they get nowhere.)
+//! anything waits to be freed; where datasets are destroyed all the time they get nowhere.)
 //! Freeing waits for no scan. What it cannot read it gives up after a while; where it does not get
 //! on even so, its queue itself cannot be read, and nobody waits for what nothing leads to.
 //!

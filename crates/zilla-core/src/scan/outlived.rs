@@ -15,9 +15,9 @@
 //! the txg in which it began (`state.rs`); to write down each block that outlives a reference would
 //! need an object that OpenZFS takes for leaked, and a bound still.
 //!
-//! With a later walk the list begins anew. If the walk is cut off or the list full in its turn it is
-//! followed by another, through what was given a place since it began: each has less to do than the
-//! one before, unless more is cloned than a disk reads.
+//! With a later walk the list begins anew. If the walk is cut off or the list full in its turn
+//! another follows, through what was given a place since it began: each has less to do than the one
+//! before, unless more is cloned than a disk reads.
 //!
 //! One that is freed after all is forgotten at once: its space may be another's when the scan ends,
 //! and a repair would hit that.

@@ -9,10 +9,11 @@
 //! that begin with it. So a block is visited in the first dataset that has it, which its birth
 //! tells.
 //!
-//! **Later walks.** Where a scan may have missed blocks that changed places (`outlived.rs`) it walks
-//! once more through what was given a place since its walk began, with the same words and queue. In
-//! a dataset whose blocks are known up to the scan's own txg there is nothing for a first walk, nor
-//! for OpenZFS, which has no later ones: it finds no work in what is left of one, and ends the scan.
+//! **Later walks.** Where a scan may have missed blocks that changed places (`outlived.rs`) it
+//! walks once more through what was given a place since its walk began, with the same words and
+//! queue. In a dataset whose blocks are known up to the scan's own txg there is nothing for a first
+//! walk, nor for OpenZFS, which has no later ones: it finds no work in what is left of one, and ends
+//! the scan.
 //! When a later walk began is the one thing that OpenZFS's words have no room for. It stands beside
 //! them in the directory, under a name of ours that others pass by.
 
