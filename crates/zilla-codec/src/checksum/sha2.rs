@@ -13,8 +13,8 @@ pub(super) fn sha256(data: &[u8]) -> Cksum {
     big_endian(&Sha256::digest(data).into())
 }
 
-/// [`sha256`] of each block, into the place beside it. (Not generic: the kernel would be compiled in
-/// the caller's crate, where its steps may stay calls, and takes eight times as long so.)
+/// [`sha256`] of each block, into the place beside it. (Not generic: the kernel would be compiled
+/// in the caller's crate, where its steps may stay calls, and takes eight times as long so.)
 pub(super) fn sha256_all<'a>(blocks: &mut dyn Iterator<Item = (&'a [u8], &'a mut Cksum)>) {
     #[cfg(target_arch = "x86_64")]
     if x86::available() {

@@ -12,10 +12,9 @@
 //! **Later walks.** Where a scan may have missed blocks that changed places (`outlived.rs`) it
 //! walks once more through what was given a place since its walk began, with the same words and
 //! queue. In a dataset whose blocks are known up to the scan's own txg there is nothing for a first
-//! walk, nor for OpenZFS, which has no later ones: it finds no work in what is left of one, and ends
-//! the scan.
-//! When a later walk began is the one thing that OpenZFS's words have no room for. It stands beside
-//! them in the directory, under a name of ours that others pass by.
+//! walk, nor for OpenZFS, which has no later ones: it finds no work in what is left of one, and
+//! ends the scan. When a later walk began is the one thing that OpenZFS's words have no room for.
+//! It stands beside them in the directory, under a name of ours that others pass by.
 
 use crate::dmu::Objset;
 use crate::error::{Error, PoolRefusal as Refusal, Result};

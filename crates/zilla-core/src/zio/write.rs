@@ -426,8 +426,7 @@ impl Zio {
         // Known at once, so that this txg itself can write it down.
         missed.iter().filter_map(|i| tree.leaves.get(*i)).for_each(|l| l.dtl.add(txg.0, txg.0 + 1));
         let mut joined = plan.join();
-        // Tasks that work on neighbouring stretches begin with different leaves, so that they do
-        // not meet at each in turn.
+        // Tasks of neighbouring stretches begin with different leaves, and meet at none.
         if !joined.is_empty() {
             let n = joined.len();
             joined.rotate_left(turn % n);
