@@ -32,6 +32,13 @@ impl Pool {
         all
     }
 
+    /// Those of [`Pool::arc_counts`] that only grow.
+    pub fn arc_totals(&self) -> Vec<(&'static str, u64)> {
+        let mut all = self.spa().zio.cache().counted();
+        all.extend(self.spa().zio.l2().counted());
+        all
+    }
+
     /// What all its intent logs did since it was opened.
     pub fn log_counts(&self) -> LogCounts {
         self.spa().ctx.log.stats.get()

@@ -335,6 +335,13 @@ impl Cache {
         self.shards.iter().map(|s| s.lock().size()).sum()
     }
 
+    /// Those of [`Cache::arcstats`] that only grow.
+    pub fn counted(&self) -> Vec<(&'static str, u64)> {
+        let mut counters = stats::Counters::default();
+        self.shards.iter().for_each(|shard| counters.add(&shard.lock().counters));
+        stats::counted(&counters)
+    }
+
     /// [`Cache::arcstats`] where no pool is.
     pub fn arcstats_of_none() -> Vec<(&'static str, u64)> {
         stats::list(&stats::Counters::default(), &shard::Sizes::default(), [0; 3])

@@ -33,7 +33,8 @@ impl Counters {
     }
 }
 
-pub fn list(n: &Counters, s: &Sizes, [c, c_min, c_max]: [u64; 3]) -> Vec<(&'static str, u64)> {
+/// What only grows.
+pub fn counted(n: &Counters) -> Vec<(&'static str, u64)> {
     let [[ddh, dmh], [pdh, pmh]] = n.hits;
     let [[ddm, dmm], [pdm, pmm]] = n.misses;
     vec![
@@ -52,6 +53,12 @@ pub fn list(n: &Counters, s: &Sizes, [c, c_min, c_max]: [u64; 3]) -> Vec<(&'stat
         ("mfu_hits", n.mfu_hits),
         ("mfu_ghost_hits", n.mfu_ghost_hits),
         ("deleted", n.deleted),
+    ]
+}
+
+pub fn list(n: &Counters, s: &Sizes, [c, c_min, c_max]: [u64; 3]) -> Vec<(&'static str, u64)> {
+    let mut all = counted(n);
+    all.extend([
         ("hash_elements", s.entries),
         ("p", s.p),
         ("c", c),
@@ -67,5 +74,6 @@ pub fn list(n: &Counters, s: &Sizes, [c, c_min, c_max]: [u64; 3]) -> Vec<(&'stat
         ("mru_ghost_size", s.mru_ghost),
         ("mfu_size", s.mfu),
         ("mfu_ghost_size", s.mfu_ghost),
-    ]
+    ]);
+    all
 }

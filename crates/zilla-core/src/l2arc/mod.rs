@@ -184,6 +184,14 @@ impl L2arc {
         self.env.spawn_with_result(task).await;
     }
 
+    /// Neither reads nor feeds a device any more, and still knows what it holds, as OpenZFS does of
+    /// one that is offline. [`L2arc::remove`] comes before it is taken into use again.
+    pub fn pause(&self, guid: u64) {
+        if let Some(device) = self.devices.read().iter().find(|d| d.vdev.guid == guid) {
+            device.stop();
+        }
+    }
+
     /// Forgets the blocks of a device that was taken out of use, when there is time for it.
     fn forget_later(&self, slot: usize) {
         if let (Some(l2), Some(device)) = (self.me.upgrade(), self.by_slot(slot)) {
@@ -274,6 +282,11 @@ impl L2arc {
         if self.has_devices() {
             self.index.lock().forget(key);
         }
+    }
+
+    /// Those of [`L2arc::arcstats`] that only grow.
+    pub fn counted(&self) -> Vec<(&'static str, u64)> {
+        self.stats.counted()
     }
 
     /// [`L2arc::arcstats`] where no pool is.

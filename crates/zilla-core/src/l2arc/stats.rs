@@ -16,6 +16,13 @@ macro_rules! counters {
             fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((concat!("l2_", stringify!($name)), self.$name.load(Ordering::Relaxed)),)*]
             }
+
+            /// Those that only grow: not the running means.
+            pub fn counted(&self) -> Vec<(&'static str, u64)> {
+                let mut all = self.named();
+                all.retain(|(name, _)| !["l2_log_blk_avg_asize", "l2_data_to_meta_ratio"].contains(name));
+                all
+            }
         }
     };
 }

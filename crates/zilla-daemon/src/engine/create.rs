@@ -134,7 +134,7 @@ impl Engine {
         for name in mounted {
             pool.remove_mountpoint(&name).await;
         }
-        self.pools.write().remove(&pool.name());
+        self.drop_pool(pool);
         // From here on there is no way back: the pool is closed whatever its devices say. A client
         // may have come since.
         pool.release_volumes(true).await?;

@@ -2,15 +2,16 @@
 //! `/proc/spl/kstat/zfs`.
 //!
 //! Where `ZILLA_KSTATS` names a folder, `arcstats`, `zil`, `dmu_tx`, `dbufstats` and `zfetchstats`
-//! in it have the sum of all pools, and `cow_faults` that of the reads which writes put off. A
-//! pool's own are in the folder of its name: those of `poolstats.rs`, `objset-0xID` of each mounted
-//! file system, and `multihost`, the last heartbeats of a pool with that property (as many as
-//! `zfs_multihost_history` says). They are written again when they changed, a moment later; one
-//! read while it is written may be cut short.
+//! in it have the sum of all pools (`arcstats` counts those that were here before, too), and
+//! `cow_faults` that of the reads which writes put off. A pool's own are in the folder of its name:
+//! those of `poolstats.rs`, `objset-0xID` of each mounted file system, and `multihost`, the last
+//! heartbeats of a pool with that property (as many as `zfs_multihost_history` says). They are
+//! written again when they changed, a moment later; one read while it is written may be cut short.
 //!
 //! What is OpenZFS's and has no like here is left out where scripts take the names that are there,
 //! and is 0 where nothing of the kind can happen: no number is one that nobody counts.
 
+use super::arcstats::Past;
 use super::pool::Pool;
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +30,7 @@ const STRING: &str = "7";
 const SIZE: usize = 48;
 
 /// Writes them as long as the process lives.
-pub fn serve(pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>) {
+pub fn serve(pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>, past: Past) {
     let Some(dir) = std::env::var_os("ZILLA_KSTATS").filter(|d| !d.is_empty()).map(PathBuf::from) else {
         return;
     };
@@ -37,7 +38,8 @@ pub fn serve(pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>) {
         let mut files = Files { dir, begun: Instant::now(), last: BTreeMap::new() };
         loop {
             let now = pools.read().values().cloned().collect();
-            files.update(&collect(now).await);
+            let caches = super::arcstats::sum(&pools, &past);
+            files.update(&collect(now, caches).await);
             tokio::time::sleep(EVERY).await;
         }
     });
@@ -58,10 +60,10 @@ pub(super) enum Said {
 /// Name of the file, and what it says.
 pub(super) type Stat = (PathBuf, Said);
 
-async fn collect(pools: Vec<Arc<Pool>>) -> Vec<Stat> {
+async fn collect(pools: Vec<Arc<Pool>>, caches: Named) -> Vec<Stat> {
     let mut all = LogCounts::default();
     let faults: FaultCounts = pools.iter().map(|p| p.zilla.fault_counts()).sum();
-    let mut out = vec![(PathBuf::from("arcstats"), Said::Counts(None, super::arcstats::sum(&pools)))];
+    let mut out = vec![(PathBuf::from("arcstats"), Said::Counts(None, caches))];
     let (mut tx, mut streams, mut dbufs) =
         (TxCounts::default(), StreamCounts::default(), DbufCounts::default());
     for pool in pools {

@@ -113,6 +113,7 @@ pub struct Engine {
     /// As of which uberblock pools were found not to be in use elsewhere, by guid.
     quiet: Mutex<BTreeMap<u64, Rank>>,
     pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>,
+    past: arcstats::Past,
     /// Those of the cache file that could not be opened.
     lost: RwLock<BTreeMap<String, lost::Lost>>,
     /// Held while the set of pools changes.
@@ -159,6 +160,7 @@ impl Engine {
             handle,
             quiet: Mutex::default(),
             pools: Arc::default(),
+            past: arcstats::Past::default(),
             lost: RwLock::default(),
             changes: tokio::sync::Mutex::default(),
             opening: Mutex::default(),
@@ -175,7 +177,7 @@ impl Engine {
             cache_files: Mutex::default(),
             start_keys: Mutex::default(),
         };
-        kstats::serve(engine.pools.clone());
+        kstats::serve(engine.pools.clone(), engine.past.clone());
         engine.run_zedlets();
         engine.run_notices();
         let listener = engine.handle.nfs();
@@ -298,7 +300,7 @@ impl Pools for Engine {
             self.stop_serving_volumes().await;
         }
         for (i, pool) in pools.into_iter().enumerate() {
-            self.pools.write().remove(&pool.name());
+            self.drop_pool(&pool);
             self.try_once_more(&pool).await;
             if let Err(e) = pool.release_volumes(true).await {
                 tracing::error!("pool '{}': {e}", pool.name());
