@@ -275,6 +275,8 @@ fn devices_come_and_go() {
         w.check(&spa, 0..FILES).await;
         spa.offline(guids[0], false, false).await.unwrap();
         assert_eq!(spa.tree().cache[0].state().0, VdevState::Offline);
+        let space = spa.cache_space(guids[0]);
+        assert!(space.is_some_and(|s| s.alloc > 1 << 20), "what it holds is still known: {space:?}");
         w.check(&spa, 0..FILES).await;
         w.export(spa).await;
         let spa = w.import().await.unwrap();

@@ -171,11 +171,12 @@ impl Spa {
         {
             let _changing = self.changing.lock().await;
             leaf.offline_until_import.store(temporary, Ordering::Relaxed);
-            self.zio.l2().remove(vdev.guid).await;
             let (state, aux) = if fault {
+                self.zio.l2().remove(vdev.guid).await;
                 leaf.external_fault.store(true, Ordering::Relaxed);
                 (VdevState::Faulted, VdevAux::External)
             } else {
+                self.zio.l2().pause(vdev.guid);
                 leaf.offline.store(true, Ordering::Relaxed);
                 (VdevState::Offline, VdevAux::None)
             };
