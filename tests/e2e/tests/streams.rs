@@ -553,6 +553,15 @@ fn properties_follow_their_sender() {
     assert_eq!(of("user:p,compression tank/b"), "-\t-\nzle\tlocal\n");
     assert_eq!(of("user:of tank/b@two"), "2\treceived\n");
     assert_eq!(of("user:of tank/b@three"), "3\treceived\n");
+    // A package brings what its sender has said of older snapshots since then.
+    receive(&world, "tank/r", &send(&world, "-R tank/a@three", "whole")).unwrap();
+    world.zfs("set user:of=22 tank/a@two").ok();
+    world.zfs("inherit user:of tank/a@three").ok();
+    world.zfs("set user:mine=x tank/r@two").ok();
+    world.zfs("snapshot tank/a@four").ok();
+    receive(&world, "tank/r", &send(&world, "-R -I tank/a@three tank/a@four", "step")).unwrap();
+    assert_eq!(of("user:of,user:mine tank/r@two"), "22\treceived\nx\tlocal\n");
+    assert_eq!(of("user:of tank/r@three"), "-\t-\n");
     // By every name that a property has, once.
     for words in ["-o compress=off -x compression tank/c", "-x atime -o atime=off tank/c"] {
         let refused = receive(&world, words, &one).unwrap_err();

@@ -10,13 +10,16 @@
 //! **Crash:** each step is whole or not done, and the next package begins with what is left.
 
 use super::Engine;
+use super::datasets::Settled;
 use super::errors::{Answer, of_dataset};
 use super::pool::Pool;
 use super::receive::{members, target_of};
+use super::received::received;
 use super::streams::Told;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zilla::error::Errno;
+use zilla::stored::{PropSource, Setting};
 use zilla::tree::DatasetRef;
 use zilla_control::Caller;
 use zilla_control::types::{DatasetDestroy, DatasetPromote, DatasetRename, StreamReceive};
@@ -28,6 +31,8 @@ struct Member<'a> {
     /// What it is to be called here.
     target: String,
     snaps: &'a NvList,
+    /// Properties of these, where the package has any.
+    snapprops: Option<&'a NvList>,
     /// The guid of the snapshot it is a clone of; 0: of none.
     origin: u64,
 }
@@ -48,7 +53,8 @@ impl<'a> Package<'a> {
             let target = target_of(r, &format!("{name}@x"), top)?;
             let target = target.split('@').next().unwrap_or_default().to_owned();
             by_snapshot.extend(snapshots_of(member).map(|(_, guid)| (guid, found.len())));
-            found.push(Member { target, snaps, origin: member.u64("origin").unwrap_or(0) });
+            let (origin, snapprops) = (member.u64("origin").unwrap_or(0), member.list("snapprops"));
+            found.push(Member { target, snaps, snapprops, origin });
         }
         Ok(Package { members: found, by_snapshot })
     }
@@ -246,7 +252,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The same for the snapshots of one; with `-F` those that are no longer there go.
+    /// The same for the snapshots of one, which get the properties that they have at the sender by
+    /// now; with `-F` those that are no longer there go.
     async fn follow_snapshots(
         &self,
         pool: &Arc<Pool>,
@@ -256,14 +263,21 @@ impl Engine {
     ) -> Answer<()> {
         let fs = &member.target;
         let Ok(head) = pool.zilla.by_name(fs).await else { return Ok(()) };
-        let (mut gone, mut renamed) = (Vec::new(), Vec::new());
+        let (mut gone, mut renamed, mut said) = (Vec::new(), Vec::new(), Vec::new());
         for s in head.snapshots().await.map_err(of_dataset)? {
             let (guid, old) = (s.guid(), s.snapshot_name());
             let now = member.snaps.iter().find(|(_, v)| **v == NvValue::Uint64(guid));
-            match now.map(|(n, _)| n.to_owned()) {
-                Some(new) if new != old => renamed.push((old, new)),
-                None if r.force => gone.push(old),
-                _ => {}
+            let Some((new, _)) = now else {
+                if r.force {
+                    gone.push(old);
+                }
+                continue;
+            };
+            if new != old {
+                renamed.push((old, new.to_owned()));
+            }
+            if let Some(sent) = member.snapprops.and_then(|all| all.list(new)) {
+                said.push((format!("{fs}@{new}"), sent));
             }
         }
         // First, for others may get their names.
@@ -279,7 +293,33 @@ impl Engine {
                 told.err(format!("cannot destroy snapshots of '{fs}': {}", e.description()));
             }
         }
-        follow_snapshot_names(pool, r.verbose, &head, renamed, told).await
+        follow_snapshot_names(pool, r.verbose, &head, renamed, told).await?;
+        for (name, sent) in said {
+            if let Err(e) = self.follow_properties(pool, &name, sent).await {
+                told.err(format!("cannot receive properties of {name}: {}", e.description()));
+            }
+        }
+        Ok(())
+    }
+
+    /// A snapshot that is here gets the properties that were sent. One that has them already costs
+    /// no txg.
+    async fn follow_properties(&self, pool: &Arc<Pool>, name: &str, sent: &NvList) -> Answer<()> {
+        let snap = pool.zilla.by_name(name).await.map_err(of_dataset)?;
+        let have = pool.props_to_send(&snap, false).await?;
+        let value = |list: &NvList, name: &str| list.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
+        let mut changes = received(Some(sent));
+        changes.retain(|(name, _)| value(&have, name) != value(sent, name));
+        let mut changes: Settled = changes.into_iter().map(|(n, v)| (n, Setting::Received(v))).collect();
+        for (name, p) in snap.properties().await.map_err(of_dataset)? {
+            if p.source == PropSource::Received && have.contains(&name) && !sent.contains(&name) {
+                changes.push((name, Setting::NotReceived));
+            }
+        }
+        if !changes.is_empty() {
+            pool.change_props(name, changes).await?;
+        }
+        Ok(())
     }
 
     /// Destroys the datasets below `top` that are none of the package's.

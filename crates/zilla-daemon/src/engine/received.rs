@@ -48,6 +48,17 @@ fn plain_name(name: &str) -> &str {
     props::dataset_prop(name).map_or(name, |p| p.name)
 }
 
+/// The properties in a list of a package.
+pub(super) fn received(list: Option<&NvList>) -> Vec<(String, Value)> {
+    let all = list.into_iter().flat_map(|l| l.iter());
+    all.filter_map(|(name, v)| match v {
+        NvValue::Uint64(n) => Some((name.to_owned(), Value::u64(*n))),
+        NvValue::String(s) => Some((name.to_owned(), Value::string(s))),
+        _ => None,
+    })
+    .collect()
+}
+
 /// Settings of a package, `-o` and `-x` together. `-o` is said of the first dataset of a package;
 /// those below inherit from it, whatever they have of their own or came with. What a dataset of
 /// another type cannot have is left out of a package. `-x` leaves alone what was set here
@@ -72,15 +83,6 @@ pub(super) fn settings(
             && !NOT_TAKEN.contains(&name)
             && (props::is_user_prop(name)
                 || props::dataset_prop(name).is_some_and(|p| !p.readonly() && p.applies_to(types)))
-    };
-    let received = |list: Option<&NvList>| -> Vec<(String, Value)> {
-        let all = list.into_iter().flat_map(|l| l.iter());
-        all.filter_map(|(name, v)| match v {
-            NvValue::Uint64(n) => Some((name.to_owned(), Value::u64(*n))),
-            NvValue::String(s) => Some((name.to_owned(), Value::string(s))),
-            _ => None,
-        })
-        .collect()
     };
     for (name, v) in received(part.fs.and_then(|f| f.list("props"))) {
         if taken(&name) {

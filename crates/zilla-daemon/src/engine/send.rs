@@ -63,7 +63,7 @@ fn is_sent(name: &str) -> bool {
 impl Pool {
     /// The properties of a dataset or snapshot that its package has: those that were set here, or
     /// received.
-    async fn props_to_send(&self, ds: &DatasetRef, backup: bool) -> Answer<NvList> {
+    pub(super) async fn props_to_send(&self, ds: &DatasetRef, backup: bool) -> Answer<NvList> {
         let mut out = NvList::new();
         if backup {
             for (name, v) in ds.received_properties().await.map_err(of_dataset)? {
