@@ -95,6 +95,8 @@ impl Pool {
         };
         zpl.normalization = match number(&settings, "normalization") {
             Some(n) => n,
+            // What need not be UTF-8 cannot be normalized, whatever is so above.
+            None if number(&settings, "utf8only") == Some(0) => 0,
             None => inherited("normalization").await?,
         };
         zpl.utf8only = match number(&settings, "utf8only") {

@@ -59,6 +59,11 @@ fn spelling_matters_as_much_as_was_said_when_the_file_system_was_made() {
         (get("utf8only", "tank/norm"), get("normalization", "tank/norm")),
         ("on".into(), "formD".into())
     );
+    world.zfs("create -o utf8only=off tank/norm/any").ok();
+    assert_eq!(
+        (get("utf8only", "tank/norm/any"), get("normalization", "tank/norm/any")),
+        ("off".into(), "none".into())
+    );
     world.zfs("create -o casesensitivity=sensitive -o utf8only=on tank/utf8").ok();
     assert_eq!(world.zfs("set casesensitivity=mixed tank").code, 1);
 
