@@ -52,6 +52,10 @@ impl Tunable {
 /// and whom `zfs allow` lets.
 pub static ADMIN_SNAPSHOT: Tunable = Tunable::new("zfs_admin_snapshot", 1);
 
+/// Whether attributes in the user's name space are stored without it, as FreeBSD and illumos do.
+/// Both forms are read whatever is set; what is set anew takes the other form's place.
+pub static XATTR_COMPAT: Tunable = Tunable::new("zfs_xattr_compat", 0);
+
 /// Whether changes of extended attributes that lie in the file's own metadata go into the intent
 /// log.
 pub static ZIL_SAXATTR: Tunable = Tunable::new("zfs_zil_saxattr", 1);
@@ -332,6 +336,7 @@ pub static ALL: &[&Tunable] = &[
     &LIVELIST_MAX_ENTRIES,
     &LIVELIST_MIN_PERCENT_SHARED,
     &ADMIN_SNAPSHOT,
+    &XATTR_COMPAT,
     &ZIL_SAXATTR,
     &COMMIT_TIMEOUT_PCT,
     &IMMEDIATE_WRITE_SZ,

@@ -15,6 +15,7 @@ use super::znode::{Plan, State, Znode, stale};
 use super::{ZFS_APPENDONLY, ZFS_IMMUTABLE, ZPL_VERSION_FUID, err};
 use crate::dmu::{Now, resident};
 use crate::error::{Errno, Error, Result};
+use crate::tunables;
 use crate::txg::Tx;
 use crate::zil::When;
 use std::sync::Arc;
@@ -61,10 +62,19 @@ fn no_data<T>() -> Result<T> {
 const NAME_SPACES: [&str; 5] = ["user.", "trusted.", "security.", "system.", "freebsd:"];
 
 /// Attribute names are Linux's with their name space; the ones in the user's may have been stored
-/// without it by other systems. A name that would then be one of another name space has no such
-/// form: the kernel lets whoever may write the file use the user's names, and does not the others.
+/// without it by other systems, and are with `zfs_xattr_compat`. A name that would then be one of
+/// another name space has no such form: the kernel lets whoever may write the file use the user's
+/// names, and does not the others.
 fn bare_name(name: &str) -> Option<&str> {
     name.strip_prefix("user.").filter(|bare| !NAME_SPACES.iter().any(|space| bare.starts_with(space)))
+}
+
+/// The name under which an attribute is stored, and the other one under which it may be.
+pub(super) fn stored_names(name: &str, without_space: bool) -> (&str, Option<&str>) {
+    match bare_name(name) {
+        Some(bare) if without_space => (bare, Some(name)),
+        bare => (name, bare),
+    }
 }
 
 fn name_str(name: &[u8]) -> Result<&str> {
@@ -206,11 +216,16 @@ impl Zfs {
         if name == posix_acl::ACCESS || name == posix_acl::DEFAULT {
             return self.set_posix_acl(id, name, value).await;
         }
-        let in_sa = list_get(&*self.sa_xattrs(&zn)?, name).is_some();
-        let in_dir = resident(|| self.dir_xattr_find(&zn, name)).await?.is_some();
+        let (name, other) = stored_names(name, tunables::XATTR_COMPAT.get() != 0);
+        let (in_sa, in_dir) = self.homes(&zn, name).await?;
+        let elsewhere = match other {
+            Some(other) => self.homes(&zn, other).await? != (false, false),
+            None => false,
+        };
+        let exists = in_sa || in_dir || elsewhere;
         match mode {
-            XattrMode::Create if in_sa || in_dir => return err(Errno::Exist, "the attribute exists"),
-            XattrMode::Replace if !in_sa && !in_dir => return no_data(),
+            XattrMode::Create if exists => return err(Errno::Exist, "the attribute exists"),
+            XattrMode::Replace if !exists => return no_data(),
             _ => {}
         }
         let legacy = zn.state.lock().attrs.legacy;
@@ -220,7 +235,7 @@ impl Zfs {
                     if in_dir {
                         self.dir_xattr_remove(&zn, name).await?;
                     }
-                    return self.remove_bare(&zn, name).await;
+                    return self.remove_other(&zn, other).await;
                 }
                 Err(e) if e.is(Errno::FBig) => {}
                 Err(e) => return Err(e),
@@ -230,17 +245,24 @@ impl Zfs {
         if in_sa {
             self.change(|tx| self.sa_xattr_set(tx, &zn, name, None, |_| Ok(()))).await?;
         }
-        self.remove_bare(&zn, name).await
+        self.remove_other(&zn, other).await
     }
 
-    /// Takes away the same attribute as another system stored it.
-    async fn remove_bare(&self, zn: &Arc<Znode>, name: &str) -> Result<()> {
-        let Some(bare) = bare_name(name) else { return Ok(()) };
-        if list_get(&*self.sa_xattrs(zn)?, bare).is_some() {
-            self.change(|tx| self.sa_xattr_set(tx, zn, bare, None, |_| Ok(()))).await?;
+    /// Whether a name is in the file's own attributes, and whether in the directory.
+    async fn homes(&self, zn: &Arc<Znode>, name: &str) -> Result<(bool, bool)> {
+        let in_sa = list_get(&*self.sa_xattrs(zn)?, name).is_some();
+        Ok((in_sa, resident(|| self.dir_xattr_find(zn, name)).await?.is_some()))
+    }
+
+    /// Takes away the same attribute as it was stored under its other name.
+    async fn remove_other(&self, zn: &Arc<Znode>, other: Option<&str>) -> Result<()> {
+        let Some(other) = other else { return Ok(()) };
+        let (in_sa, in_dir) = self.homes(zn, other).await?;
+        if in_sa {
+            self.change(|tx| self.sa_xattr_set(tx, zn, other, None, |_| Ok(()))).await?;
         }
-        if resident(|| self.dir_xattr_find(zn, bare)).await?.is_some() {
-            self.dir_xattr_remove(zn, bare).await?;
+        if in_dir {
+            self.dir_xattr_remove(zn, other).await?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! What lies on disk, byte for byte, where OpenZFS's own tools look without asking the tables.
 
+use super::super::xattr::stored_names;
 use super::super::*;
 use super::world::{CRED, World};
 use crate::dmu::{Owner, resident};
@@ -203,5 +204,37 @@ fn a_user_s_attribute_is_no_way_to_those_of_other_name_spaces() {
             assert!(block_on(w.zfs.removexattr(id, &mine)).unwrap_err().is(Errno::Inval));
         }
         assert_eq!(values(), was);
+    }
+}
+
+#[test]
+fn a_user_s_attribute_is_one_whatever_it_is_stored_as() {
+    assert_eq!(stored_names("user.a", false), ("user.a", Some("a")));
+    assert_eq!(stored_names("user.a", true), ("a", Some("user.a")));
+    for space in ["trusted.a", "security.a", "user.trusted.a"] {
+        assert_eq!(stored_names(space, true), (space, None));
+    }
+    for xattr_sa in [true, false] {
+        let w = World::new(5, FsProps { xattr_sa, ..FsProps::default() });
+        let new = NewFile::new(S_IFREG | 0o644, CRED);
+        let id = block_on(w.zfs.create(w.zfs.root(), b"f", new)).unwrap().0.id();
+        let zn = block_on(resident(|| w.zfs.znode(id))).unwrap();
+        // As FreeBSD does, without the name space.
+        if xattr_sa {
+            block_on(w.zfs.change(|tx| w.zfs.sa_xattr_set(tx, &zn, "a", Some(b"theirs"), |_| Ok(()))))
+                .unwrap();
+        } else {
+            block_on(w.zfs.dir_xattr_set(&zn, "a", b"theirs")).unwrap();
+        }
+        let set = |value: &[u8], mode| block_on(w.zfs.setxattr(id, b"user.a", value, mode));
+        assert!(set(b"new", XattrMode::Create).unwrap_err().is(Errno::Exist));
+        assert_eq!(block_on(w.zfs.getxattr(id, b"user.a")).unwrap(), b"theirs");
+        set(b"ours", XattrMode::Replace).unwrap();
+        assert_eq!(block_on(w.zfs.getxattr(id, b"user.a")).unwrap(), b"ours");
+        assert!(w.zfs.sa_xattrs(&zn).unwrap().bytes("a").is_none());
+        assert!(block_on(resident(|| w.zfs.dir_xattr_find(&zn, "a"))).unwrap().is_none());
+        assert_eq!(block_on(w.zfs.listxattr(id)).unwrap(), [b"user.a"]);
+        block_on(w.zfs.removexattr(id, b"user.a")).unwrap();
+        assert!(set(b"new", XattrMode::Replace).unwrap_err().is(Errno::NoData));
     }
 }
