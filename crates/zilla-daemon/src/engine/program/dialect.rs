@@ -2,9 +2,10 @@
 //! as such.
 //!
 //! OpenZFS's interpreter is a Lua 5.2 whose only number is `int64_t`. Ours is 5.3, which has such
-//! numbers beside others; a program is turned into one that uses no others: `/` becomes `//`, a
-//! number too large wraps around, and one with a fraction is malformed. Strings and comments stay
-//! as they are, and so do the lines, which errors name.
+//! numbers beside others; a program is turned into one that uses no others: `/` becomes `//` (and
+//! `__div`, by which a table says what that does, `__idiv`), a number too large wraps around, and
+//! one with a fraction is malformed. Other strings and comments stay as they are, and so do the
+//! lines, which errors name.
 
 /// The program for our interpreter, or what is wrong with it.
 pub fn translate(script: &str) -> Result<String, String> {
@@ -40,7 +41,13 @@ pub fn translate(script: &str) -> Result<String, String> {
             _ => 1,
         };
         let end = (at + length).min(bytes.len());
-        let token = &bytes[at..end];
+        // What a table says of its division, by its key or a string of it.
+        let token: &[u8] = match &bytes[at..end] {
+            b"__div" => b"__idiv",
+            b"\"__div\"" => b"\"__idiv\"",
+            b"'__div'" => b"'__idiv'",
+            token => token,
+        };
         line += token.iter().filter(|b| **b == b'\n').count();
         out.extend_from_slice(token);
         at = end;
@@ -130,6 +137,8 @@ mod tests {
             ("return 18446744073709551615 + 18446744073709551616", "return 0xffffffffffffffff + 0"),
             ("v1 = x2/0x10", "v1 = x2//0x10"),
             ("s = 1 ..'a'", "s = 1 ..'a'"),
+            ("t.__div = f; u['__div'] = \"__div\"", "t.__idiv = f; u['__idiv'] = \"__idiv\""),
+            ("x__div, s = y, 'a __div'", "x__div, s = y, 'a __div'"),
         ] {
             assert_eq!(translate(script).as_deref(), Ok(translated));
         }
