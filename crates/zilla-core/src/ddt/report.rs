@@ -74,9 +74,8 @@ fn known(kind: Checksum, place: u64, key: &Key, entry: &DdtEntry) -> impl Iterat
             return None;
         }
         let mut bp = BlkPtr::ZERO;
-        for (i, dva) in own.dvas().into_iter().enumerate().take(if phys.crypt() { 2 } else { 3 }) {
-            bp.set_dva(i, dva);
-        }
+        // (As OpenZFS does it, also where the third place is salt and IV.)
+        bp.0.iter_mut().zip(own.dva).for_each(|(to, word)| *to = word);
         bp.set_lsize(phys.lsize());
         bp.set_psize(phys.psize());
         bp.set_compress(phys.compress());
