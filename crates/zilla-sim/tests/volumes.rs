@@ -273,6 +273,47 @@ fn power_cuts_with_a_log_device() {
     runs(3);
 }
 
+/// A write that is longer than a block of the log is cut into several records: where the power goes
+/// between them, each sector is of it or is not.
+fn cut_a_long_write(case: &'static Case, seed: u64) -> bool {
+    const FIRST: usize = 3;
+    const LONG: usize = 60;
+    let sim = case.world(seed);
+    let env = sim.env();
+    sim.block_on(async {
+        let spa = case.create(&env).await.unwrap();
+        let zvol = case.open(&env, &spa).await.unwrap();
+        zvol.write(0, &[unit(1).repeat(UNITS).into()]).await.unwrap();
+        zvol.flush().await.unwrap();
+        spa.sync().await.unwrap();
+        zvol.write((FIRST * UNIT) as u64, &[unit(2).repeat(LONG).into()]).await.unwrap();
+        let flush = Box::pin(async { zvol.flush().await.unwrap() });
+        let cut = Box::pin(env.sleep(Duration::from_micros(env.random_below(20_000))));
+        futures_util::future::select(flush, cut).await;
+    });
+    let policy = [CrashPolicy::LoseAll, CrashPolicy::Shuffle, CrashPolicy::Random][(seed % 3) as usize];
+    let sim = sim.power_off(policy, seed).boot(seed + 9000);
+    let env = sim.env();
+    sim.block_on(async {
+        let spa = import(&env).await.unwrap();
+        let zvol = case.open(&env, &spa).await.unwrap();
+        let mut new = 0;
+        for i in 0..UNITS {
+            let is = zvol.read((i * UNIT) as u64, UNIT).await.unwrap().concat();
+            let written = (FIRST..FIRST + LONG).contains(&i) && is == unit(2);
+            assert!(written || is == unit(1), "{case:?}, seed {seed}: unit {i} is half of a write");
+            new += usize::from(written);
+        }
+        new > 0 && new < LONG
+    })
+}
+
+#[test]
+fn a_long_write_is_cut_between_sectors() {
+    let cut: usize = (0..60).filter(|seed| cut_a_long_write(&CASES[0], 700 + seed)).count();
+    assert!(cut > 0, "the power never went between its records");
+}
+
 /// Goes away in the middle of a flush, and rolls the volume back at once: what the flush, which
 /// goes on by itself, allocates from then on is given back, and no space map has a block freed
 /// before it is allocated.

@@ -38,6 +38,9 @@ const CHAIN: usize = ZilChainPhys::SIZE;
 const MAX_RECORDS: usize = MAX_BLOCK as usize - CHAIN;
 /// A write too long for one block is cut into pieces no smaller than this.
 const MIN_PIECE: usize = 16 << 10;
+/// And at the end of a sector, as long as those of any device: where the power goes between two
+/// pieces, no sector is half of a write's.
+const SECTOR: u64 = 4096;
 /// Blocks that may be under way at once.
 pub(super) const MAX_BLOCKS: usize = 16;
 
@@ -177,7 +180,7 @@ impl Zilog {
                         filling = self.next_block(filling, next, MAX_RECORDS).await?;
                         continue;
                     }
-                    now = room;
+                    now = room - ((offset + room as u64) % SECTOR) as usize;
                 }
                 let part = data.split_to(now);
                 let padded = part.len().next_multiple_of(8);
