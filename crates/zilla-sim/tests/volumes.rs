@@ -288,7 +288,7 @@ fn cut_a_long_write(case: &'static Case, seed: u64) -> bool {
         spa.sync().await.unwrap();
         zvol.write((FIRST * UNIT) as u64, &[unit(2).repeat(LONG).into()]).await.unwrap();
         let flush = Box::pin(async { zvol.flush().await.unwrap() });
-        let cut = Box::pin(env.sleep(Duration::from_micros(env.random_below(20_000))));
+        let cut = Box::pin(env.sleep(Duration::from_micros(env.random_below(800))));
         futures_util::future::select(flush, cut).await;
     });
     let policy = [CrashPolicy::LoseAll, CrashPolicy::Shuffle, CrashPolicy::Random][(seed % 3) as usize];
