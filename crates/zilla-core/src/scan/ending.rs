@@ -30,7 +30,7 @@ use std::time::Duration;
 /// Between two looks at what waits to be freed.
 const PAUSE: Duration = Duration::from_secs(1);
 /// So long freeing may stand still. (What it cannot read it gives up after ten minutes.)
-const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 1200 });
+const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 10 } else { 1200 });
 
 impl Scan {
     /// All datasets are walked through.
