@@ -43,6 +43,7 @@ struct FakePool {
     missing: Mutex<Option<(Txg, Txg)>>,
     /// Blocks that a round may have; 0: any number.
     most: AtomicU64,
+    opened_at: AtomicU64,
     finished: Mutex<Vec<bool>>,
     shares: AtomicBool,
     /// Reads fail because devices are away.
@@ -66,6 +67,9 @@ impl ScanPool for FakePool {
     }
     fn mos_root(&self) -> BlkPtr {
         *self.root.lock()
+    }
+    fn opened_at(&self) -> Txg {
+        Txg(self.opened_at.load(Ordering::Relaxed))
     }
     fn allocated(&self) -> u64 {
         1 << 30
