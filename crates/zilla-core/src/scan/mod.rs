@@ -163,7 +163,7 @@ impl ScanStatus {
     }
     /// Seconds to go at that rate; None when nothing has been read yet.
     pub fn time_left(&self, now: u64) -> Option<u64> {
-        self.to_examine.saturating_sub(self.issued + self.skipped).checked_div(self.rate(now))
+        self.to_examine.saturating_sub(self.issued).saturating_sub(self.skipped).checked_div(self.rate(now))
     }
 }
 
