@@ -1,5 +1,6 @@
 //! Log devices come, go, fail and come back, and the pool is whole for OpenZFS at every stage.
 
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,9 +9,10 @@ use zilla_core::check::{CheckOpts, check_pool};
 use zilla_core::error::{Errno, Error};
 use zilla_core::metaslab::SpaceClass;
 use zilla_core::spa::{Attach, CreateOpts, Host, OpenOpts, Spa, discover};
+use zilla_core::types::ObjectId;
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind, VdevState};
 use zilla_core::zio::{LogPlace, LogStep};
-use zilla_core::zpl::Unlimited;
+use zilla_core::zpl::{Cred, FsProps, NewFile, Unlimited, Zfs};
 use zilla_core::zvol::{NewVolume, VolumeProps, Zvol, create_volume};
 use zilla_env::{Env, real_env};
 use zilla_ondisk::enums::PoolState;
@@ -343,4 +345,117 @@ fn a_removal_that_nobody_waits_for_leaves_the_log_in_use() {
         spa.remove_vdev(log).await.unwrap();
         w.export(spa).await;
     });
+}
+
+async fn logged_fs(env: &Env, spa: &Arc<Spa>) -> Arc<Zfs> {
+    let ds = spa.dsl.by_name("tank").await.unwrap();
+    spa.dsl.open_log(&ds).await.unwrap();
+    let os = spa.dsl.objset(&ds).await.unwrap();
+    let (txgs, props) = (Some(spa.ctx.txgs.clone()), FsProps::default());
+    Zfs::open(env.clone(), os, txgs, Arc::new(Unlimited), props).await.unwrap()
+}
+
+/// Has the space maps of a vdev contradict themselves, or be so long that they have blocks of their
+/// own: these are where they are on the mirror.
+async fn spoil_maps(spa: &Arc<Spa>, vdev: u32, contradict: bool) -> Vec<u64> {
+    let array = ObjectId(spa.tree().top(vdev).unwrap().vdev.metaslab_array());
+    let mos = spa.ctx.mos().clone();
+    let mut ids = vec![0; 8 * 64];
+    mos.hold_wait(array).await.unwrap().read_wait(0, &mut ids).await.unwrap();
+    let ids = ids.as_chunks::<8>().0.iter().map(|b| u64::from_ne_bytes(*b)).filter(|id| *id != 0);
+    let mut maps = Vec::new();
+    for id in ids {
+        maps.push(mos.hold_wait(ObjectId(id)).await.unwrap());
+    }
+    assert!(!maps.is_empty());
+    let all = maps.clone();
+    let task = move |tx| -> futures_util::future::BoxFuture<'static, Result<(), Error>> {
+        for map in &maps {
+            if contradict {
+                // Frees the first sector of what is free.
+                map.write(&tx, 0, &(1u64 << 15).to_ne_bytes());
+            } else {
+                let noise: Vec<u8> = (0..32_768u64).map(|i| (i * i * i / 7919) as u8).collect();
+                map.write(&tx, 65_536, &noise);
+            }
+        }
+        Box::pin(std::future::ready(Ok(())))
+    };
+    spa.ctx.sync_task(task).await.unwrap();
+    let mut places = Vec::new();
+    for map in all {
+        let bp = zilla_core::dmu::resident(|| map.block_pointer(0)).await.unwrap().unwrap();
+        assert!(contradict || !bp.is_embedded() && bp.psize() > 16_384, "{bp:?}");
+        places.extend(bp.dvas().filter(|_| !contradict).map(|d| d.offset + (4 << 20)));
+    }
+    places
+}
+
+/// The log's blocks lie where nobody can say what is free: what was acknowledged is there all the
+/// same, and nothing else is put there.
+fn claimed_where_maps_are_damaged(contradict: bool) {
+    let w = World::new();
+    let crashed = World::new();
+    w.env.block_on(async {
+        let spa = w.create(&[&["l"]]).await;
+        let zfs = logged_fs(&w.env, &spa).await;
+        let (file, _) = zfs.create(zfs.root(), b"f", NewFile::new(0o100644, Cred::default())).await.unwrap();
+        zfs.write(file.id(), 0, &vec![1; 9000].into(), false).await.unwrap();
+        zfs.fsync(file.id()).await.unwrap();
+        drop((file, zfs));
+        // Maps that tell all, and no log maps beside them.
+        let spa = w.turn(spa).await;
+        let zfs = logged_fs(&w.env, &spa).await;
+        let (file, _) = zfs.lookup(zfs.root(), b"f").await.unwrap();
+        zfs.write(file.id(), 0, &vec![2; 9000].into(), false).await.unwrap();
+        zfs.fsync(file.id()).await.unwrap();
+        // All places where logs lie have maps from then on.
+        for i in 0..40 {
+            zfs.write(file.id(), i * 100, &vec![2; 9000].into(), false).await.unwrap();
+            zfs.fsync(file.id()).await.unwrap();
+            spa.sync().await.unwrap();
+        }
+        let places = spoil_maps(&spa, 1, contradict).await;
+        zfs.write(file.id(), 0, &vec![3; 9000].into(), false).await.unwrap();
+        zfs.fsync(file.id()).await.unwrap();
+        for name in ["a", "b", "l"] {
+            std::fs::copy(w.path(name), crashed.path(name)).unwrap();
+            let file = std::fs::File::options().write(true).open(crashed.path(name)).unwrap();
+            for at in places.iter().filter(|_| name != "l") {
+                file.write_all_at(&[0x5a; 64], at + 1000).unwrap();
+            }
+        }
+        drop((file, zfs));
+        // What it knows it has from before.
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        for (turn, said) in [(1, 3), (2, 4), (3, 4)] {
+            let spa = crashed.import(false).await.expect("damage of one vdev's maps refuses no import");
+            let loaded = |n: u64| spa.metaslabs.free_ranges(1, n).is_ok_and(|r| r.is_some());
+            let used: Vec<u64> = (0..8).filter(|n| loaded(*n)).collect();
+            assert!(turn > 1 || used.is_empty(), "what is damaged is not used: {used:?} {places:?}");
+            let zfs = logged_fs(&crashed.env, &spa).await;
+            assert_eq!(zfs.kept_log(), None);
+            let (file, _) = zfs.lookup(zfs.root(), b"f").await.unwrap();
+            assert_eq!(zfs.read(file.id(), 0, 9000).await.unwrap().concat(), vec![said; 9000]);
+            assert_eq!(spa.ctx.log.kept.list(), []);
+            zfs.write(file.id(), 0, &vec![4; 9000].into(), false).await.unwrap();
+            zfs.fsync(file.id()).await.unwrap();
+            for _ in 0..5 {
+                spa.sync().await.unwrap();
+            }
+            assert!(spa.suspended().is_none());
+            drop((file, zfs));
+            spa.close(Some(PoolState::Exported)).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_log_where_space_maps_contradict_themselves_is_claimed_and_replayed() {
+    claimed_where_maps_are_damaged(true);
+}
+
+#[test]
+fn a_log_where_space_maps_cannot_be_read_is_claimed_and_replayed() {
+    claimed_where_maps_are_damaged(false);
 }

@@ -198,6 +198,16 @@ async fn walks_again(spa: &Arc<Spa>) -> bool {
     directory(spa).await.try_get("zilla:scan_again").await.unwrap().is_some()
 }
 
+/// Whether the export said that no later walk is needed. (Nobody has written the pool since.)
+async fn is_known(w: &World) -> bool {
+    let spa = w.import(true).await;
+    let scan = on_disk(&spa).await;
+    let known = directory(&spa).await.try_get("zilla:scan_known").await.unwrap();
+    let want = [scan.max_txg, scan.start_time, spa.opened_at().txg];
+    spa.close(None).await.unwrap();
+    known.is_some_and(|v| v.as_u64s().unwrap()[..] == want)
+}
+
 /// In the midst of its walk, and of the later one that it needs for what was cloned; it is the same
 /// resilver all the time. OpenZFS finds no fault with the pool as it is then.
 #[test]
@@ -219,6 +229,9 @@ fn one_that_is_cut_off_while_blocks_change_places_ends_with_them() {
         let spa = w.with_both(spa).await;
         let first = on_disk(&spa).await;
         w.until(&spa, Some(between)).await;
+        w.export(spa).await;
+        assert!(is_known(&w).await, "no block has changed places");
+        let spa = w.import(false).await;
         let zfs = w.zfs(&spa, "tank").await;
         let mut done = 0;
         while done < data.len() as u64 {
@@ -237,6 +250,7 @@ fn one_that_is_cut_off_while_blocks_change_places_ends_with_them() {
         }
         assert_eq!(on_disk(&spa).await.bookmark.object, between, "it stands still");
         w.export(spa).await;
+        assert!(!is_known(&w).await);
         let spa = w.import(false).await;
         w.until(&spa, None).await;
         w.export(spa).await;

@@ -2,9 +2,10 @@
 //! end of datasets.
 //!
 //! Each is one txg's, and stable when the call returns. What is refused has changed nothing, but
-//! for what has several names ([`Pool::destroy_named`]). None looks whether what it changes is open
-//! somewhere beyond what the engine refuses; who serves datasets to others sees to that first.
-//! [`Dataset`](crate::Dataset) and [`Snapshot`](crate::Snapshot) do.
+//! for what has several names ([`Pool::destroy_named`]), which may take several txgs, too. None
+//! looks whether what it changes is open somewhere beyond what the engine refuses; who serves
+//! datasets to others sees to that first. [`Dataset`](crate::Dataset) and
+//! [`Snapshot`](crate::Snapshot) do.
 
 use crate::access::Who;
 use crate::dataset::held;
@@ -116,6 +117,16 @@ impl Pool {
     /// those before it are gone. It can be called again: datasets that are gone are passed over.
     /// `defer`: snapshots that are held or have clones go with the last hold or clone.
     pub async fn destroy_named(&self, names: Vec<String>, defer: bool) -> Result<()> {
+        let mut left = names;
+        while !left.is_empty() {
+            let done = self.destroy_some(left.clone(), defer).await?;
+            left.drain(..done);
+        }
+        Ok(())
+    }
+
+    /// Destroys the first of these, as many as a txg has room for, and says how many.
+    async fn destroy_some(&self, names: Vec<String>, defer: bool) -> Result<usize> {
         self.task(move |dsl, tx| {
             Box::pin(async move {
                 // What an interrupted receive has left below a dataset, which nobody is shown, is a
@@ -137,7 +148,10 @@ impl Pool {
                 for found in left {
                     dsl.recv_abort(&tx, &found).await?;
                 }
-                for name in names {
+                for (done, name) in names.iter().cloned().enumerate() {
+                    if !dsl.may_destroy_more(done) {
+                        return Ok(done);
+                    }
                     // A try before this one may have come that far.
                     if let Err(e) = dsl.by_name(&name).await
                         && e.is(Errno::NoEnt)
@@ -150,7 +164,7 @@ impl Pool {
                         dsl.destroy_head(&tx, &name).await?;
                     }
                 }
-                Ok(())
+                Ok(names.len())
             })
         })
         .await

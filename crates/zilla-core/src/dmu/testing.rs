@@ -28,6 +28,8 @@ pub struct MemStore {
     next: AtomicU64,
     /// Whether nothing more is to be dirtied.
     pub full: AtomicBool,
+    /// Room for that there is; 0: for anything.
+    pub room: AtomicU64,
     pub reads: AtomicU64,
     pub writes: AtomicU64,
     /// Pointers say that their blocks are compressed, which they are not.
@@ -149,8 +151,9 @@ impl BlockStore for MemStore {
         })
     }
 
-    fn has_room(&self, _: u64, _: Leave) -> bool {
-        !self.full.load(Ordering::Relaxed)
+    fn has_room(&self, bytes: u64, _: Leave) -> bool {
+        let room = self.room.load(Ordering::Relaxed);
+        !self.full.load(Ordering::Relaxed) && (room == 0 || bytes <= room)
     }
 
     fn dsize(&self, bp: &BlkPtr) -> u64 {

@@ -23,6 +23,8 @@ use zilla_ondisk::{ByteOrder, SPA_OLD_MAXBLOCKSIZE};
 const BLOCK: u32 = SPA_OLD_MAXBLOCKSIZE as u32;
 /// Sub-lists in sub-lists; OpenZFS nests a few deep at most.
 const MAX_DEPTH: usize = 64;
+/// More objects than a pool can have: so many sub-lists no list has.
+const MOST_SUBOBJS: u64 = 1 << 48;
 
 /// Space as a list, a dataset or a dir counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,6 +115,9 @@ impl Bpobj {
         let room = room(&self.dn) / BLKPTR_SIZE as u64;
         if p.num_blkptrs > room {
             return Err(self.corrupt(format!("{} block pointers, room for {room}", p.num_blkptrs)));
+        }
+        if p.num_subobjs > MOST_SUBOBJS {
+            return Err(self.corrupt(format!("{} sub-lists", p.num_subobjs)));
         }
         Ok(p)
     }

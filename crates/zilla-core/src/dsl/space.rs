@@ -214,6 +214,14 @@ impl DslPool {
         Ok(())
     }
 
+    /// Whether of many snapshots or datasets that are to be destroyed another one may be in the txg
+    /// in which so many were. What frees is never refused, but what is freed is there two txgs
+    /// later, and until then it takes room for what it changes: the rest waits for other txgs.
+    pub fn may_destroy_more(&self, done: usize) -> bool {
+        let space = ADMINISTRATION.saturating_add(EACH.saturating_mul(done as u64));
+        done == 0 || self.ctx.store.has_room(space, Leave::Eighth)
+    }
+
     /// Free space as statfs gives it: referenced and available bytes, objects in use.
     pub fn dataset_space(&self, ds: &DslDataset) -> (u64, u64, u64) {
         let p = ds.phys();

@@ -498,11 +498,27 @@ impl Metaslabs {
         moved.iter().try_for_each(|piece| self.let_go(txg, piece, how))
     }
 
-    /// Claims a place (see [`Allocator::claim`]), loading its metaslab where need be.
-    pub async fn claim_wait(&self, txg: Txg, dva: &Dva) -> Result<()> {
+    /// Claims a place (see [`Allocator::claim`]), loading its metaslab where need be. False: the
+    /// metaslab's map cannot be read, so nobody knows whether it is free, and nothing was done.
+    pub async fn claim_wait(&self, txg: Txg, dva: &Dva) -> Result<bool> {
         let (_, ms, _) = self.locate(dva)?;
-        ms.load().await?;
-        self.claim(txg, dva)
+        if let Err(e) = ms.load().await {
+            tracing::error!("metaslab {} of vdev {} cannot be loaded: {e}", ms.id, dva.vdev);
+            return Ok(false);
+        }
+        if ms.state().broken {
+            return Ok(false);
+        }
+        self.claim(txg, dva).map(|()| true)
+    }
+
+    /// Claims a place of which that is so. Its metaslab is not used until the next import.
+    pub fn claim_unseen(&self, txg: Txg, dva: &Dva) -> Result<()> {
+        let (v, ms, size) = self.locate(dva)?;
+        let mut st = ms.state();
+        ms.claim_unseen(&mut st, txg, dva.offset, size)?;
+        self.list(txg, v.spec.id, &ms, &mut st);
+        Ok(())
     }
 
     /// Everything that is free for allocation now in a metaslab that is loaded; for checks.

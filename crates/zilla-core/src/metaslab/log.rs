@@ -264,6 +264,13 @@ impl Metaslabs {
         Ok(())
     }
 
+    /// A metaslab's own map says that all is in use, and what the logs say so of with it.
+    pub(super) fn forget_allocs(&self, st: &mut State) {
+        let mut log = self.log.lock();
+        log.ranges = log.ranges.saturating_sub(st.unflushed_allocs.len() as u64);
+        st.unflushed_allocs.clear();
+    }
+
     /// A metaslab's own map has everything up to the last txg.
     pub(super) fn flushed(&self, tx: &Tx, v: &VdevSpace, ms: &Metaslab, st: &mut State) {
         let mut log = self.log.lock();
@@ -307,6 +314,10 @@ impl Metaslabs {
                     // Its map is being read; it must not grow under the reader.
                     continue;
                 }
+                if st.broken && st.allocating.iter().any(|t| !t.is_empty()) {
+                    // What an import has claimed is in this txg's log, and must be new to the map.
+                    continue;
+                }
                 if !st.unflushed_dirty {
                     self.flushed(tx, &v, &ms, &mut st);
                     continue;
@@ -319,6 +330,7 @@ impl Metaslabs {
                 self.condense(mos, tx, 1, &v, &ms).await?;
                 continue;
             }
+            let _ = self.renew_map(mos, tx, 1, &v, &ms).await?;
             let how = self.append_how(tx, 1);
             let mut st = ms.state();
             let st = &mut *st;

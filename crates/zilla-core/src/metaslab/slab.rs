@@ -270,7 +270,9 @@ impl Metaslab {
     /// Takes back what [`Metaslab::alloc`] gave in this txg, before anything was written there.
     pub(super) fn unalloc(&self, st: &mut State, txg: Txg, at: u64, size: u64) -> Result<()> {
         st.allocating[txg.slot()].remove(at, size).map_err(|e| self.corrupt(e))?;
-        st.free.add(at, size).map_err(|e| self.corrupt(e))?;
+        if st.loaded {
+            st.free.add(at, size).map_err(|e| self.corrupt(e))?;
+        }
         self.reweigh(st);
         Ok(())
     }
@@ -278,6 +280,21 @@ impl Metaslab {
     /// Takes a given place out of the free space.
     pub(super) fn claim(&self, st: &mut State, txg: Txg, at: u64, size: u64) -> Result<()> {
         st.free.remove(at, size).map_err(|e| self.corrupt(e))?;
+        st.allocating[txg.slot()].add(at, size).map_err(|e| self.corrupt(e))?;
+        st.selected = txg;
+        self.reweigh(st);
+        Ok(())
+    }
+
+    /// Takes a given place of which nobody can say whether it is free, for the map cannot be read.
+    /// Nothing is given out here until it can be, and then it says that the place is taken.
+    pub(super) fn claim_unseen(&self, st: &mut State, txg: Txg, at: u64, size: u64) -> Result<()> {
+        let taken = [&st.unflushed_allocs].into_iter().chain(&st.allocating).any(|t| t.overlaps(at, size));
+        if taken {
+            let what = format!("{size:#x} bytes at {at:#x} are claimed, but in use");
+            return Err(Error::corrupt(None, format!("metaslab {}", self.id), what));
+        }
+        st.broken = true;
         st.allocating[txg.slot()].add(at, size).map_err(|e| self.corrupt(e))?;
         st.selected = txg;
         self.reweigh(st);

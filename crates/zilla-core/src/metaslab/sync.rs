@@ -89,6 +89,10 @@ impl Metaslabs {
         }
         let logged = self.open_log(mos, tx).await?;
         self.ensure_map(mos, tx, v, ms).await?;
+        if !logged && self.renew_map(mos, tx, pass, v, ms).await? {
+            // All is in use there.
+            ms.state().allocating[slot].clear();
+        }
         if pass == 1 && !self.spare.is_short() && self.should_condense(ms) {
             self.condense(mos, tx, pass, v, ms).await?;
         }
@@ -180,6 +184,56 @@ impl Metaslabs {
         self.enter_map(mos, tx, v, ms, dn.id()).await?;
         ms.state().sm = Some(SpaceMap::open(dn, ms.start, ms.size, ms.shift)?);
         Ok(())
+    }
+
+    /// Before entries are appended to the map of a metaslab that is not used: if what they would
+    /// stand behind cannot be read, which would end the sync, another map takes its place. It says
+    /// that all is in use but for what the logs know to be free, so nothing is given to two.
+    /// Whether that was done.
+    pub(super) async fn renew_map(
+        &self,
+        mos: &Arc<Objset>,
+        tx: &Tx,
+        pass: u64,
+        v: &Arc<VdevSpace>,
+        ms: &Arc<Metaslab>,
+    ) -> Result<bool> {
+        let (old, at) = {
+            let st = ms.state();
+            let Some(sm) = st.sm.as_ref().filter(|_| st.broken && !st.loading) else { return Ok(false) };
+            (sm.dnode().clone(), sm.length())
+        };
+        if at.is_multiple_of(u64::from(old.blksz())) {
+            return Ok(false);
+        }
+        match old.read_wait(at.saturating_sub(1), &mut [0]).await {
+            Err(Error::Corrupt(c)) => {
+                tracing::error!("all of metaslab {} at {:#x} counts as in use: {c}", ms.id, ms.start);
+            }
+            _ => return Ok(false),
+        }
+        let dn = self.new_map(mos, tx, self.blksz()).await?;
+        self.enter_map(mos, tx, v, ms, dn.id()).await?;
+        let how = self.append_how(tx, pass);
+        {
+            let mut st = ms.state();
+            let st = &mut *st;
+            let Some(sm) = &mut st.sm else { return Ok(false) };
+            let mut whole = RangeTree::new();
+            whole.add(ms.start, ms.size).map_err(|e| ms.corrupt(e))?;
+            sm.replace_object(dn)?;
+            sm.append(how, &whole, MapType::Alloc, None)?;
+            self.forget_allocs(st);
+            let counted =
+                std::mem::replace(&mut st.allocated, ms.size.saturating_sub(st.unflushed_frees.space()));
+            v.count_space(st.allocated as i64 - counted as i64, 0);
+        }
+        // Where not even its pointers can be read it stays behind.
+        if old.phys().nlevels == 1 {
+            self.count_map(&old, -1);
+            mos.free(tx, &old);
+        }
+        Ok(true)
     }
 
     pub(super) fn should_condense(&self, ms: &Metaslab) -> bool {

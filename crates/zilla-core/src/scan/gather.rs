@@ -165,6 +165,8 @@ impl Scan {
         let mut visits: BTreeMap<u64, u32> = BTreeMap::new();
         while !stopped {
             p.set_bookmark(None);
+            // That was said of the dataset that the place was in.
+            p.phys.flags &= !DSF_VISIT_DS_AGAIN;
             let Some((ds, min)) = p.queue.pop_first() else { break };
             // Once, and once more if it changed meanwhile: a chain of snapshots that leads back is
             // damage.

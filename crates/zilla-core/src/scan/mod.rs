@@ -77,7 +77,7 @@ use event_listener::Event;
 use futures_util::future::BoxFuture;
 use outlived::Outlived;
 use parking_lot::Mutex;
-use round::Round;
+use round::{Entry, Round};
 use smallvec::SmallVec;
 use state::Position;
 use std::collections::{HashMap, HashSet};
@@ -98,6 +98,8 @@ const DDT_CLASS_MAX: u64 = 1;
 pub trait ScanPool: Send + Sync {
     /// The MOS's root block as of the last synced txg.
     fn mos_root(&self) -> BlkPtr;
+    /// The last txg before the pool was opened.
+    fn opened_at(&self) -> Txg;
     /// Bytes in use on all top-level vdevs: how much there is to do.
     fn allocated(&self) -> u64;
     /// Bytes of memory that a round may take.
@@ -161,7 +163,7 @@ impl ScanStatus {
     }
     /// Seconds to go at that rate; None when nothing has been read yet.
     pub fn time_left(&self, now: u64) -> Option<u64> {
-        self.to_examine.saturating_sub(self.issued + self.skipped).checked_div(self.rate(now))
+        self.to_examine.saturating_sub(self.issued).saturating_sub(self.skipped).checked_div(self.rate(now))
     }
 }
 
@@ -206,6 +208,10 @@ struct Shared {
     /// read, which has those freed since (as many as there are blocks in it at most, also while a
     /// scrub is paused).
     freed: HashSet<Key>,
+    /// The round while it is gathered; and whether some of it was taken out since that was looked
+    /// at, because more is freed than is kept.
+    gathered: Option<Vec<Entry>>,
+    swept: bool,
     round: Option<Arc<Round>>,
     outlived: Outlived,
     /// There is what the scan did not read, nor knows to be damaged.
@@ -262,7 +268,8 @@ impl Scan {
         }
         // What is no longer cloned may have been.
         let may_share = pool.shares_blocks() || ctx.features.is_enabled("block_cloning");
-        let goes_on = stable.is_scanning() && may_share;
+        let may_share = may_share && stable.is_scanning();
+        let goes_on = may_share && !stable.is_known(ctx.mos(), pool.opened_at()).await?;
         let shared = Shared {
             outlived: if goes_on { Outlived::unknown() } else { Outlived::default() },
             pass_start: if stable.is_scanning() { now } else { stable.phys.start_time },

@@ -15,6 +15,8 @@
 //! the txg in which it began (`state.rs`); to write down each block that outlives a reference would
 //! need an object that OpenZFS takes for leaked, and a bound still.
 //!
+//! After an import all are known if there was none when the pool was closed ([`Scan::leaves`]).
+//!
 //! With a later walk the list begins anew. If the walk is cut off or the list full in its turn
 //! another follows, through what was given a place since it began: each has less to do than the one
 //! before, unless more is cloned than a disk reads.
@@ -23,6 +25,8 @@
 //! and a repair would hit that.
 
 use super::{Key, Scan, key};
+use crate::error::Result;
+use crate::txg::Tx;
 use std::collections::HashMap;
 use zilla_ondisk::blkptr::BlkPtr;
 
@@ -54,6 +58,16 @@ impl Outlived {
         (!self.lost).then(|| std::mem::take(&mut self.blocks))
     }
 
+    #[cfg(test)]
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// There is none.
+    fn is_empty(&self) -> bool {
+        !self.lost && self.blocks.is_empty()
+    }
+
     fn add(&mut self, bp: &BlkPtr) {
         if self.blocks.len() < MOST || self.blocks.contains_key(&key(bp)) {
             self.blocks.insert(key(bp), *bp);
@@ -64,6 +78,17 @@ impl Outlived {
 }
 
 impl Scan {
+    /// In each txg of a pool that is being closed, when all is freed that it frees: whether the
+    /// next import must walk again.
+    #[crate::boxed]
+    pub async fn leaves(&self, tx: &Tx) -> Result<()> {
+        let (position, all) = {
+            let st = self.shared.lock();
+            (st.stable.clone(), st.outlived.is_empty())
+        };
+        position.save_known(self.ctx.mos(), tx, all).await
+    }
+
     /// A reference was taken off a block in the syncing txg, and it has others.
     pub fn outlives(&self, bp: &BlkPtr) {
         let mut st = self.shared.lock();

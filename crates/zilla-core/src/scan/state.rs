@@ -14,12 +14,14 @@
 //! queue. In a dataset whose blocks are known up to the scan's own txg there is nothing for a first
 //! walk, nor for OpenZFS, which has no later ones: it finds no work in what is left of one, and
 //! ends the scan. When a later walk began is the one thing that OpenZFS's words have no room for.
-//! It stands beside them in the directory, under a name of ours that others pass by.
+//! It stands beside them in the directory, under a name of ours that others pass by. So does, while
+//! the pool is closed, that no later walk is needed: no block has lost a place that is not known.
+//! It counts if nobody has written the pool since.
 
 use crate::dmu::Objset;
 use crate::error::{Error, PoolRefusal as Refusal, Result};
 use crate::txg::Tx;
-use crate::types::Bookmark;
+use crate::types::{Bookmark, Txg};
 use crate::zap::{Value, Zap};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,6 +37,10 @@ const LEAST_WORDS: usize = 23;
 /// An entry of the pool's directory, for us alone: two of the scan's words that tell it from
 /// others, and the txg in which the walk that is under way began.
 const AGAIN: &str = "zilla:scan_again";
+
+/// Another: the same two words, and the last txg of who closed the pool and knew all blocks that
+/// have lost places.
+const KNOWN: &str = "zilla:scan_known";
 
 /// A place in the scan, and what was counted on the way there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -193,6 +199,27 @@ impl Position {
             }
             false => drop(directory.delete_if_there(tx, AGAIN).await?),
         }
+        if !self.is_scanning() {
+            directory.delete_if_there(tx, KNOWN).await?;
+        }
         directory.set(tx, DMU_POOL_SCAN, &Value::u64s(&self.phys.to_words())).await
+    }
+
+    /// Says that nothing but what is on disk need be known to go on after `tx`, or that more is.
+    pub(super) async fn save_known(&self, mos: &Arc<Objset>, tx: &Tx, all: bool) -> Result<()> {
+        let directory = Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?;
+        match all && self.is_scanning() {
+            true => {
+                let known = [self.phys.max_txg, self.phys.start_time, tx.txg().0];
+                directory.set(tx, KNOWN, &Value::u64s(&known)).await
+            }
+            false => directory.delete_if_there(tx, KNOWN).await.map(drop),
+        }
+    }
+
+    /// Whether that was said in the last txg that was written, which is `last`.
+    pub(super) async fn is_known(&self, mos: &Arc<Objset>, last: Txg) -> Result<bool> {
+        let known = Zap::open(mos, DMU_POOL_DIRECTORY_OBJECT).await?.try_get(KNOWN).await?;
+        Ok(known.and_then(|v| v.as_u64s()) == Some(vec![self.phys.max_txg, self.phys.start_time, last.0]))
     }
 }

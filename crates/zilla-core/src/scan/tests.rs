@@ -43,6 +43,7 @@ struct FakePool {
     missing: Mutex<Option<(Txg, Txg)>>,
     /// Blocks that a round may have; 0: any number.
     most: AtomicU64,
+    opened_at: AtomicU64,
     finished: Mutex<Vec<bool>>,
     shares: AtomicBool,
     /// Reads fail because devices are away.
@@ -66,6 +67,9 @@ impl ScanPool for FakePool {
     }
     fn mos_root(&self) -> BlkPtr {
         *self.root.lock()
+    }
+    fn opened_at(&self) -> Txg {
+        Txg(self.opened_at.load(Ordering::Relaxed))
     }
     fn allocated(&self) -> u64 {
         1 << 30
@@ -357,6 +361,8 @@ fn every_block_once() {
         let s = scan.status();
         assert_eq!((s.state, s.errors, s.pass_scrub_pause), (ScanState::Finished as u64, 0, 0));
         assert!(s.issued > 0 && s.examined == s.issued && s.end_time >= s.start_time);
+        let said = ScanStatus { to_examine: 1, issued: u64::MAX, skipped: u64::MAX, pass_issued: 9, ..s };
+        assert!(said.time_left(s.end_time).is_none_or(|t| t == 0), "a disk may say anything");
     });
 }
 

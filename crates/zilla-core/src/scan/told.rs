@@ -1,5 +1,6 @@
 //! What the sync task tells a scan that is under way: what is freed, and what becomes of datasets.
 
+use super::round::Entry;
 use super::state::Position;
 use super::{Key, Scan, Shared, key};
 use crate::error::Result;
@@ -10,18 +11,43 @@ use std::sync::Arc;
 use zilla_ondisk::blkptr::BlkPtr;
 
 /// Keys of freed blocks that are kept while a round is gathered (52 MB of them). One that is
-/// gathered beside so much freeing is read as it is when there are half as many; if it does not
-/// come to that, as where its walk waits for a device, it is thrown away and gathered anew.
+/// gathered beside so much freeing is read as it is when there are half as many. If one txg frees
+/// more, or the walk waits for a device, they are taken out of what was gathered, and the slice
+/// under way is gathered anew.
 pub(super) const MOST_FREED: usize = if cfg!(test) { 1 << 12 } else { 1 << 20 };
 
 impl Shared {
     /// No round is under way.
     pub(super) fn note_nothing(&mut self) {
         (self.noting, self.freed, self.round) = (false, HashSet::new(), None);
+        (self.gathered, self.swept) = (None, false);
     }
 
-    /// More is freed than is kept: what was gathered may be anything by now. Only what is being
-    /// read is known of still.
+    /// Adds a slice to the round, and says how many blocks it has; `most`: as it may have.
+    pub(super) fn add_gathered(&mut self, slice: &mut Vec<Entry>, most: usize) -> usize {
+        let all = self.gathered.get_or_insert_default();
+        // Doubled, as vectors grow, but not beyond what a round may have.
+        if all.capacity() - all.len() < slice.len() {
+            all.reserve_exact(all.len().min(most.saturating_sub(all.len())).max(slice.len()));
+        }
+        all.append(slice);
+        all.len()
+    }
+
+    /// More is freed than is kept. What of it was gathered is not read; what is gathered now may
+    /// have any of it.
+    fn sweep(&mut self) {
+        let Some(gathered) = &mut self.gathered else { return self.throw_away() };
+        let freed = std::mem::take(&mut self.freed);
+        gathered.retain(|e| !freed.contains(&key(&e.bp)));
+        // Of the round before some may be read still.
+        self.freed.extend(freed.into_iter().filter(|k| self.reading.contains_key(k)));
+        self.swept = true;
+        self.generation += 1;
+    }
+
+    /// The same of what is not gathered any more, and not read yet: it may be anything by now. Only
+    /// what is being read is known of still.
     fn throw_away(&mut self) {
         let reading = &self.reading;
         let kept: HashSet<Key> = self.freed.iter().filter(|k| reading.contains_key(k)).copied().collect();
@@ -47,7 +73,7 @@ impl Scan {
         } else if st.noting || st.reading.contains_key(&k) {
             st.freed.insert(k);
             if st.freed.len() >= MOST_FREED {
-                st.throw_away();
+                st.sweep();
             }
         }
     }

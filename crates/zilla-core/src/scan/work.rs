@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::dsl::DSF_SCRUB_PAUSED;
 use zilla_ondisk::enums::ScanState;
 
 /// How long a round may take as long as little has been done: what a crash or an export may cost.
@@ -183,27 +184,34 @@ impl Scan {
     async fn gather_round(self: &Arc<Self>, time: Duration, cost: &mut Cost) -> Result<Option<Vec<Entry>>> {
         let began = self.ctx.env.now();
         let most = (self.pool.memory().await / size_of::<Entry>() as u64).max(1) as usize;
-        let (mut entries, mut slice, mut failures) = (Vec::new(), SLICE, 0u32);
+        let (mut slice, mut failures) = (SLICE, 0u32);
         let mut trouble = Trouble::default();
         loop {
             if self.must_leave() || stands_still() {
                 return Ok(None);
             }
-            let (generation, from) = {
-                let st = self.shared.lock();
+            let (generation, from, so_far, swept) = {
+                let mut st = self.shared.lock();
                 if !st.noting {
                     return Ok(None);
                 }
+                let swept = std::mem::take(&mut st.swept);
+                let so_far = st.gathered.get_or_insert_default().len();
                 match &st.next {
-                    Some(_) if st.freed.len() >= MOST_FREED / 2 => break,
-                    Some(next) => (st.generation, next.clone()),
-                    None if entries.is_empty() => (st.generation, st.stable.clone()),
+                    Some(_) if swept || st.freed.len() >= MOST_FREED / 2 => break,
+                    Some(next) => (st.generation, next.clone(), so_far, swept),
+                    None if so_far == 0 => (st.generation, st.stable.clone(), so_far, swept),
                     // What was gathered is of another scan.
                     None => return Ok(None),
                 }
             };
+            if swept {
+                // The trees of the last txg have what was freed in this one and is forgotten.
+                self.synced().await?;
+                continue;
+            }
             let mut out = Slice::default();
-            let limit = slice.min(most.saturating_sub(entries.len()));
+            let limit = slice.min(most.saturating_sub(so_far));
             let gathered = match self.gather(from, generation, limit, &mut out).await {
                 Ok(g) => g,
                 // A tree that changed under the walk; the next one begins at the newest root.
@@ -238,10 +246,11 @@ impl Scan {
                 let mut st = self.shared.lock();
                 next.filter(|_| st.generation == generation).map(|(p, all)| {
                     (st.next, st.away_since) = (Some(p), None);
-                    all
+                    out.entries.iter().for_each(|e| cost.add(&e.bp));
+                    (all, st.add_gathered(&mut out.entries, most))
                 })
             };
-            let Some(all) = kept else {
+            let Some((all, so_far)) = kept else {
                 // It is done again, and counts then.
                 slice = (slice / 2).max(LEAST_SLICE);
                 self.ctx.env.sleep(DISTURBED).await;
@@ -252,20 +261,13 @@ impl Scan {
             self.examined.fetch_add(out.examined, Ordering::Relaxed);
             self.skipped.fetch_add(out.skipped, Ordering::Relaxed);
             trouble.add(&mut out.trouble);
-            out.entries.iter().for_each(|e| cost.add(&e.bp));
-            // Doubled, as vectors grow, but not beyond what a round may have.
-            if entries.capacity() - entries.len() < out.entries.len() {
-                entries.reserve_exact(
-                    entries.len().min(most.saturating_sub(entries.len())).max(out.entries.len()),
-                );
-            }
-            entries.append(&mut out.entries);
             let spent = self.ctx.env.now().saturating_sub(began);
-            let full = entries.len() + trouble.damaged.len() >= most;
+            let full = so_far + trouble.damaged.len() >= most;
             if all || full || spent.max(cost.time()) >= time {
                 break;
             }
         }
+        let Some(entries) = self.shared.lock().gathered.take() else { return Ok(None) };
         self.take_note(trouble);
         Ok(Some(entries))
     }
@@ -297,7 +299,10 @@ impl Scan {
                     let mut st = me.shared.lock();
                     // Stopped meanwhile.
                     let Some(mut p) = st.next.take() else { return Ok(()) };
-                    p.phys.flags |= st.stable.phys.flags;
+                    // Whether it is paused is said of it meanwhile; that a dataset is to be visited
+                    // again is of the place.
+                    let paused = st.stable.phys.flags & DSF_SCRUB_PAUSED;
+                    p.phys.flags = p.phys.flags & !DSF_SCRUB_PAUSED | paused;
                     p.phys.examined = me.examined.load(Ordering::Relaxed);
                     p.phys.skipped = me.skipped.load(Ordering::Relaxed);
                     p.phys.processed = me.processed.load(Ordering::Relaxed);

@@ -327,7 +327,7 @@ impl Table {
         st.phys.savedspace = st.phys.savedspace.saturating_add(dsize);
         if count == 0 {
             st.phys.usedspace = st.phys.usedspace.saturating_add(dsize);
-            st.phys.totalcount += 1;
+            st.phys.totalcount = st.phys.totalcount.saturating_add(1);
             let count = st.counts.get(range).saturating_add(1);
             st.counts.set(range, count);
             self.object.write(tx, range * COUNT, &count.to_ne_bytes());

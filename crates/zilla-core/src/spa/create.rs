@@ -225,6 +225,7 @@ impl Spa {
             trims: Default::default(),
             checkpoint: Mutex::default(),
             suspension: super::suspend::Suspension::default(),
+            leaving: AtomicBool::new(false),
             sync_over: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             sync_ended: Event::new(),

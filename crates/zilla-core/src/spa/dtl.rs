@@ -4,15 +4,19 @@
 //! it by, so the txg's own later passes write that down. A write that fails only at the end of a
 //! txg is written down with the next one; after a crash between the two the leaf's uberblocks tell,
 //! for it does not get that txg's (see `resilver.rs`).
+//!
+//! A DTL that cannot be read keeps no pool from being opened (OpenZFS refuses it): what the leaf
+//! missed is not known, so it is given everything by those that have it. One without which the pool
+//! cannot be read is taken as it is, for what it gives is checked.
 
 use std::sync::Arc;
 
 use crate::dmu::Objset;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::metaslab::{Append, MapType, RangeTree, SpaceMap, create_object};
 use crate::txg::Tx;
 use crate::types::{ObjectId, TXG_INITIAL, TXG_SIZE};
-use crate::vdev::{REBUILD_TXG, RESILVER_TXG, VdevTree};
+use crate::vdev::{REBUILD_TXG, RESILVER_TXG, Vdev, VdevTree};
 
 const BLOCK: u32 = 4096;
 
@@ -23,39 +27,76 @@ pub struct DtlFormat {
     pub histogram: bool,
 }
 
+/// Why a DTL cannot be read.
+struct Unreadable {
+    error: Error,
+    /// Another can be written in its place, for nothing need be read for that.
+    writable: bool,
+}
+
+async fn read_ranges(mos: &Arc<Objset>, object: u64, end: u64) -> Result<Vec<(u64, u64)>, Unreadable> {
+    let lost = |error| Unreadable { error, writable: false };
+    let dnode = mos.hold_wait(ObjectId(object)).await.map_err(lost)?;
+    let map = SpaceMap::open(dnode.clone(), 0, u64::MAX, 0).map_err(lost)?;
+    let mut ranges = Vec::new();
+    let entries = map.reader();
+    let read = entries
+        .for_each(map.length(), |kind, _, start, size| {
+            if kind == MapType::Alloc {
+                ranges.push((start, start.saturating_add(size).min(end)));
+            }
+            Ok(())
+        })
+        .await;
+    read.map(|()| ranges).map_err(|error| Unreadable { error, writable: dnode.phys().nlevels == 1 })
+}
+
+/// Whether a device was being given what it lacks.
+fn is_unfinished(v: &Vdev) -> bool {
+    [RESILVER_TXG, REBUILD_TXG].iter().any(|key| v.config_u64(key).is_some())
+}
+
 impl VdevTree {
     /// Reads what leaves have missed, as of a txg. What goes far beyond it nobody can have missed:
     /// to write such ranges down again might take more than there is memory.
     #[crate::boxed]
-    pub async fn load_dtls(&self, mos: &Arc<Objset>, as_of: u64) -> Result<()> {
+    pub async fn load_dtls(&self, mos: &Arc<Objset>, as_of: u64) {
         let end = as_of.saturating_add(2 * TXG_SIZE as u64);
+        let mut unknown = Vec::new();
         for v in self.root.walk() {
             let (Some(leaf), Some(object)) = (&v.leaf, v.config_u64("DTL").filter(|o| *o != 0)) else {
                 continue;
             };
-            let dnode = mos.hold_wait(ObjectId(object)).await?;
-            let map = SpaceMap::open(dnode, 0, u64::MAX, 0)?;
-            let mut ranges = Vec::new();
-            let entries = map.reader();
-            entries
-                .for_each(map.length(), |kind, _, start, size| {
-                    if kind == MapType::Alloc {
-                        ranges.push((start, start.saturating_add(size).min(end)));
+            match read_ranges(mos, object, end).await {
+                Ok(ranges) => leaf.dtl.set(ranges),
+                Err(Unreadable { error, writable }) => {
+                    tracing::error!(path = %leaf.path(), "what the device missed cannot be read: {error}");
+                    leaf.dtl.set([]);
+                    leaf.dtl.write_anew();
+                    if !writable {
+                        // It stays behind: what is in it, nobody can tell.
+                        v.remove_config("DTL");
                     }
-                    Ok(())
-                })
-                .await?;
-            leaf.dtl.set(ranges);
+                    unknown.push(v);
+                }
+            }
         }
-        Ok(())
+        for v in unknown {
+            let Some(leaf) = &v.leaf else { continue };
+            let top = self.tops.iter().find(|t| t.leaves().any(|l| Arc::ptr_eq(l, leaf)));
+            if is_unfinished(&v) || top.is_none_or(|t| !t.needs(leaf)) {
+                leaf.dtl.add(0, as_of.saturating_add(1));
+            } else {
+                tracing::warn!(path = %leaf.path(), "nobody else has what it has: scrub the pool");
+            }
+        }
     }
 
     /// Before the DTLs can be read, which lie in the pool: devices that were being given what they
     /// lack may lack anything, so others are read first.
     pub fn note_unfinished(&self, last: u64) {
         for v in self.root.walk() {
-            let unfinished = [RESILVER_TXG, REBUILD_TXG].iter().any(|key| v.config_u64(key).is_some());
-            if let Some(leaf) = v.leaf.as_ref().filter(|_| unfinished) {
+            if let Some(leaf) = v.leaf.as_ref().filter(|_| is_unfinished(&v)) {
                 leaf.dtl.add(TXG_INITIAL.0, last + 1);
             }
         }
@@ -87,7 +128,7 @@ impl VdevTree {
             let Some(leaf) = v.leaf.as_ref().filter(|l| l.dtl.take_dirty()) else { continue };
             let mut tree = RangeTree::new();
             for (start, end) in leaf.dtl.ranges() {
-                tree.add(start, end - start).map_err(|e| crate::error::Error::inval(e.to_string()))?;
+                tree.add(start, end - start).map_err(|e| Error::inval(e.to_string()))?;
             }
             let dnode = match v.config_u64("DTL").filter(|o| *o != 0) {
                 Some(object) => mos.hold_wait(ObjectId(object)).await?,

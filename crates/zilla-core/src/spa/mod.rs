@@ -158,6 +158,8 @@ pub struct Spa {
     checkpoint: Mutex<checkpoint::Checkpoint>,
     suspension: suspend::Suspension,
     sync_over: AtomicBool,
+    /// It is being closed, and nothing is begun any more.
+    leaving: AtomicBool,
     closed: AtomicBool,
     sync_ended: Event,
     diagnosis: Mutex<diagnosis::Diagnosis>,

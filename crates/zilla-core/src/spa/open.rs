@@ -381,7 +381,7 @@ impl Spa {
             zio.set_salt(salt);
         }
         apply_features(&ctx, &zio);
-        tree.load_dtls(&mos, ub.txg).await?;
+        tree.load_dtls(&mos, ub.txg).await;
         tree.note_outdated(&labels, ub.txg);
         let metaslabs = Metaslabs::new(space_features(&ctx));
         metaslabs.set_txgs(&ctx.txgs);
@@ -458,6 +458,7 @@ impl Spa {
             trims: Default::default(),
             checkpoint: Mutex::new(checkpoint),
             suspension: super::suspend::Suspension::default(),
+            leaving: AtomicBool::new(false),
             sync_over: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             sync_ended: Event::new(),

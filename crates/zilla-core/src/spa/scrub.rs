@@ -32,6 +32,10 @@ impl ScanPool for Scanned {
         self.0.upgrade().map_or(BlkPtr::ZERO, |spa| spa.uberblock().rootbp)
     }
 
+    fn opened_at(&self) -> Txg {
+        self.0.upgrade().map_or(Txg(0), |spa| Txg(spa.opened_at().txg))
+    }
+
     fn allocated(&self) -> u64 {
         let Some(spa) = self.0.upgrade() else { return 0 };
         let tops = spa.tree();

@@ -301,6 +301,12 @@ impl Spa {
                 self.config_dirty.store(true, Ordering::Release);
             }
         }
+        if pass == 1
+            && self.leaving.load(Ordering::Acquire)
+            && let Some(scan) = self.scan.get()
+        {
+            scan.leaves(tx).await?;
+        }
         self.ctx.take_obsolete().iter().for_each(|dva| self.metaslabs.now_obsolete(dva));
         if self.metaslabs.sync_obsolete(mos, tx, pass).await? {
             self.condense_on();
@@ -442,6 +448,7 @@ impl Spa {
                 over.await;
             }
         }
+        self.leaving.store(true, Ordering::Release);
         if !self.ctx.readonly && self.suspended().is_none() {
             if let Some(s) = state {
                 self.state.lock().state = s;

@@ -101,6 +101,11 @@ impl Dtl {
         self.dirty.store(false, Ordering::Release);
     }
 
+    /// What is on disk is to be written again, changed or not.
+    pub fn write_anew(&self) {
+        self.dirty.store(true, Ordering::Release);
+    }
+
     pub fn is_dirty(&self) -> bool {
         self.dirty.load(Ordering::Acquire)
     }

@@ -167,19 +167,18 @@ impl VdevTree {
                     let offset = at + VDEV_PHYS_OFFSET;
                     let data = config_bytes(&packed, offset)?;
                     writes.push(async move {
-                        leaf.write_at(offset, data, Priority::SyncWrite)
-                            .await
-                            .map(|()| top.id)
-                            .map_err(|_| leaf.index)
+                        leaf.write_at(offset, data, Priority::SyncWrite).await.map(|()| leaf.index)
                     });
                 }
             }
         }
         let results = join_all(writes).await;
         let stable = self.flush_each(&marks).await;
+        // One that was written, and not only one that had nothing to be made stable.
+        let written: Vec<usize> =
+            results.into_iter().flatten().filter(|index| stable.contains(index)).collect();
         for top in self.tops.iter().filter(|t| t.vdev.is_concrete() && !t.vdev.is_log) {
-            let good = results.iter().any(|r| r.as_ref().is_ok_and(|id| *id == top.id));
-            if !good || !top.devices().any(|l| stable.contains(&l.index)) {
+            if !top.devices().any(|l| written.contains(&l.index)) {
                 let what = format!("no label of {}-{} could be written", top.vdev.kind.type_name(), top.id);
                 return Err(Error::os(Errno::Io, what));
             }

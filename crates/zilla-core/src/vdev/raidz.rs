@@ -259,6 +259,15 @@ impl Map {
         self.rows.iter().any(|r| (r.first..r.first + r.nparity).contains(&col))
     }
 
+    /// Whether parity is there beside that from which the missing data is worked out.
+    pub fn has_parity_left(&self, cols: &[Option<Bytes>]) -> bool {
+        let there = |range: Range<usize>| cols[range].iter().filter(|c| c.is_some()).count();
+        self.rows.iter().any(|r| {
+            let data = r.first + r.nparity..r.end;
+            there(r.first..data.start) > data.len() - there(data)
+        })
+    }
+
     /// The data columns, by number.
     pub fn data(&self) -> impl Iterator<Item = usize> + '_ {
         self.rows.iter().flat_map(|r| r.first + r.nparity..r.end)
@@ -277,6 +286,8 @@ impl Map {
 
     /// Parity of one row, of its data columns.
     fn parity(&self, row: &Row, data: &[&[u8]]) -> SmallVec<[Bytes; 3]> {
+        #[cfg(test)]
+        WORKED_OUT.with(|n| n.set(n.get() + 1));
         let parity = &self.cols[row.first..row.first + row.nparity];
         let mut out: SmallVec<[IoBuf; 3]> = parity.iter().map(|c| IoBuf::scratch(c.size as usize)).collect();
         {
@@ -346,6 +357,12 @@ impl Map {
         }
         true
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often parity was worked out.
+    pub(in crate::vdev) static WORKED_OUT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 #[cfg(test)]

@@ -171,7 +171,8 @@ impl<'a> Reader<'a> {
         };
         let mut healing = Healing::default();
         let failed = !row.failed.is_empty() || !row.passed.is_empty();
-        if checksum || self.every_copy || failed || row.leaves.iter().any(Option::is_none) {
+        let lacking = || row.leaves.iter().any(Option::is_none) && self.is_worth_comparing(&map, &row);
+        if checksum || self.every_copy || failed || lacking() {
             healing = self.heal_raidz(&map, &row, &block, entry).await;
         }
         Ok((block.slice(..self.psize as usize), healing))
@@ -188,6 +189,19 @@ impl<'a> Reader<'a> {
             leaves.sort_by_cached_key(|l| (l.state().0 < super::VdevState::Healthy, cost(l)));
         }
         leaves
+    }
+
+    /// Of a block that came well, without columns of some devices: whether somebody can be given
+    /// what he lacks of it, or more parity came than was used, which may be wrong. Else all parity
+    /// would be worked out for nobody, at every read of a vdev that lacks a device.
+    fn is_worth_comparing(&self, map: &Map, row: &Row<'a>) -> bool {
+        let takes = |child: usize, offset: u64| {
+            self.top.sides(child, offset).iter().any(|s| s.writable() && !s.holds(self.birth))
+        };
+        let mut cols = map.cols.iter().enumerate();
+        self.class == Priority::Scrub
+            || map.has_parity_left(&row.cols)
+            || cols.any(|(i, c)| takes(c.child, c.offset) || map.extra(i).iter().any(|e| takes(e.0, e.1)))
     }
 
     fn passes(&self, block: Bytes) -> Result<Bytes, String> {

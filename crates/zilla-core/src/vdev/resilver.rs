@@ -209,10 +209,15 @@ impl VdevTree {
             }
             let behind: Vec<(&Arc<Leaf>, u64)> =
                 top.leaves().filter_map(|l| Some((l, newest(l).filter(|own| *own < best)?))).collect();
-            // A txg that more leaves missed than redundancy covers was never made stable. So a cut
-            // came between their uberblocks, and those that lack only the last have the data.
+            // A txg that more children missed than redundancy covers was never made stable. So a
+            // cut came between their uberblocks, and those that lack only the last have the data.
+            // (Sides of a child, as while it is replaced, may be away all together.)
+            let is_behind = |l: &Arc<Leaf>| behind.iter().any(|(b, _)| Arc::ptr_eq(b, l));
+            let missed = top.units().iter().filter(|u| {
+                u.leaves.iter().any(is_behind) && !u.leaves.iter().any(|l| newest(l) == Some(best))
+            });
             let cut = match top.vdev.kind.nparity() {
-                Some(nparity) if behind.len() > nparity => behind.iter().map(|(_, own)| *own).max(),
+                Some(nparity) if missed.count() > nparity => behind.iter().map(|(_, own)| *own).max(),
                 _ => None,
             };
             for (leaf, own) in behind.into_iter().filter(|(_, own)| cut != Some(*own)) {

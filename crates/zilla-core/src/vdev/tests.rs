@@ -331,6 +331,17 @@ fn hostile_configurations_are_refused() {
         root(top.with("children", children))
     };
     assert!(parse(&raidz(3, 2)).is_ok());
+    // A device that is presented twice would be written as two.
+    let twice = |second: NvList| {
+        let top = NvList::new().with("type", "mirror").with("id", 0u64).with("guid", 8u64);
+        root(top.with("children", vec![leaf(0), second]))
+    };
+    assert!(parse(&twice(leaf(1))).is_ok());
+    for guid in [1u64, 8, 9] {
+        let second = leaf(1).with("guid", guid).with("path", "/y");
+        let Err(e) = parse(&twice(second)) else { panic!("two vdevs of guid {guid}") };
+        assert!(e.to_string().contains(&format!("two vdevs of guid {guid}")), "{e}");
+    }
     for (n, parity) in [(2, 2), (0, 1), (3, 0), (3, 4), (300, 1)] {
         assert!(parse(&raidz(n, parity)).is_err(), "raidz{parity} of {n}");
     }
@@ -364,6 +375,7 @@ fn hostile_configurations_are_refused() {
 
 mod columns;
 mod injected;
+mod labels;
 mod moving;
 
 #[test]

@@ -1,6 +1,6 @@
 //! The whole tree, and the view of it that I/O takes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -137,13 +137,16 @@ impl Top {
         (1 << 17) / (self.psize_to_asize(1 << 17, 0) >> 9).max(1)
     }
 
-    pub fn leaves(&self) -> impl Iterator<Item = &Arc<Leaf>> {
-        let units: &[Unit] = match &self.layout {
+    pub(super) fn units(&self) -> &[Unit] {
+        match &self.layout {
             Layout::Plain(u) => std::slice::from_ref(u),
             Layout::Raidz { units, .. } | Layout::Draid { units, .. } => units,
             Layout::Indirect | Layout::Nothing => &[],
-        };
-        units.iter().flat_map(|u| u.leaves.iter())
+        }
+    }
+
+    pub fn leaves(&self) -> impl Iterator<Item = &Arc<Leaf>> {
+        self.units().iter().flat_map(|u| u.leaves.iter())
     }
 
     /// Whether writes can go here: enough leaves take them to be read back.
@@ -186,6 +189,17 @@ fn unit(vdev: &Arc<Vdev>) -> Unit {
     Unit { leaves: vdev.walk().iter().filter_map(|v| v.leaf.clone()).collect() }
 }
 
+/// Refuses two vdevs of one guid: labels could not tell their devices apart, and one device would
+/// be written as both.
+fn different(root: &Arc<Vdev>) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    // Holes have none.
+    match root.walk().iter().find(|v| v.guid != 0 && !seen.insert(v.guid)) {
+        Some(v) => Err(Error::corrupt(None, "vdev configuration", format!("two vdevs of guid {}", v.guid))),
+        None => Ok(()),
+    }
+}
+
 pub struct VdevTree {
     pub env: Env,
     pub root: Arc<Vdev>,
@@ -214,6 +228,7 @@ impl VdevTree {
             Parser { env: env.clone(), leaves: Vec::new(), known: HashMap::new(), widths: HashMap::new() };
         let root = parser.vdev(config, config.u64("id").unwrap_or(0), 0)?;
         distributed::check(&root)?;
+        different(&root)?;
         let cache = config.lists("l2cache").unwrap_or_default();
         let cache = cache.iter().enumerate().map(|(i, c)| parser.aux(c, i)).collect::<Result<Vec<_>>>()?;
         Ok(VdevTree::assemble(env, root, parser.leaves, Vec::new(), cache))

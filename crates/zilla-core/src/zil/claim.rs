@@ -6,6 +6,10 @@
 //! record whose txg is synced is not done again, and what it cloned may be free by now. The log's
 //! destruction, ours or OpenZFS's, knows nothing of that and gives it back like any other, so it is
 //! taken.)
+//!
+//! Where a space map is damaged nobody sees what is free. A log's own blocks count as free there,
+//! for they carry the log's checksums, and are written down as taken: else what was acknowledged
+//! would be lost with the map. The metaslab is not used, so no other gets their places.
 
 use super::chain::{self, Walk};
 use crate::dmu::Objset;
@@ -130,6 +134,14 @@ async fn give_up(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, objset: &Arc<Objset>,
     tracing::info!(dataset = %ds.name(), "the intent log ends with the checkpoint");
 }
 
+/// What came of taking a block's space.
+enum Taken {
+    All,
+    InUse(String),
+    /// The maps that would say so cannot be read: nothing was taken.
+    Unseen,
+}
+
 struct Claims<'a> {
     dsl: &'a Arc<DslPool>,
     metaslabs: &'a Metaslabs,
@@ -153,25 +165,36 @@ impl Claims<'_> {
         if crate::planted::is(crate::planted::Bug::ClaimForgotten) {
             return Ok(Ok(()));
         }
-        self.take(bp).await
+        Ok(match self.take(bp, true).await? {
+            Taken::InUse(why) => Err(why),
+            Taken::All | Taken::Unseen => Ok(()),
+        })
     }
 
-    /// Takes the space of all copies, or of none.
-    async fn take(&self, bp: &BlkPtr) -> Result<Result<(), String>> {
+    /// Takes the space of all copies, or of none; `blindly`: also where nobody can see whether it
+    /// is free.
+    async fn take(&self, bp: &BlkPtr, blindly: bool) -> Result<Taken> {
         let mut done = Vec::new();
         for dva in bp.dvas() {
-            match self.metaslabs.claim_wait(self.open, &dva).await {
-                Ok(()) => done.push(dva),
-                Err(Error::Corrupt(c)) => {
-                    for dva in done {
-                        self.metaslabs.unalloc(self.open, &dva)?;
-                    }
-                    return Ok(Err(c.to_string()));
+            let claimed = match self.metaslabs.claim_wait(self.open, &dva).await {
+                Ok(false) if blindly => self.metaslabs.claim_unseen(self.open, &dva).map(|()| true),
+                claimed => claimed,
+            };
+            let not = match claimed {
+                Ok(true) => {
+                    done.push(dva);
+                    continue;
                 }
+                Ok(false) => Taken::Unseen,
+                Err(Error::Corrupt(c)) => Taken::InUse(c.to_string()),
                 Err(e) => return Err(e),
+            };
+            for dva in done {
+                self.metaslabs.unalloc(self.open, &dva)?;
             }
+            return Ok(not);
         }
-        Ok(Ok(()))
+        Ok(Taken::All)
     }
 
     /// Refers to what a record clones, all of it or nothing; `synced`: the record is not done
@@ -189,11 +212,17 @@ impl Claims<'_> {
                 wrong = Some("it clones what is not a file's data");
             } else if bp.dvas().any(|d| !self.metaslabs.holds(&d)) {
                 wrong = Some("it clones a block that is on none of the pool's vdevs");
-            } else if self.take(bp).await?.is_err() {
-                references.push(*bp);
             } else {
-                taken.push(*bp);
-                wrong = (!synced || bp.is_gang()).then_some("it clones a block that is free");
+                match self.take(bp, false).await? {
+                    Taken::InUse(_) => references.push(*bp),
+                    // As if it were in use. If it is not, nobody is given its place, and all that
+                    // the log's end takes back is the reference.
+                    Taken::Unseen => references.push(*bp),
+                    Taken::All => {
+                        taken.push(*bp);
+                        wrong = (!synced || bp.is_gang()).then_some("it clones a block that is free");
+                    }
+                }
             }
             if wrong.is_some() {
                 break;

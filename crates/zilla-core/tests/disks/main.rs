@@ -3,6 +3,7 @@
 
 mod draid;
 mod expansion;
+mod missed;
 mod rebuild;
 mod removal;
 mod spares;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::dsl::recv::RecvOpts;
+use zilla_ondisk::bpobj::BpobjPhys;
 use zilla_ondisk::stream::Begin;
 
 impl Pool {
@@ -115,6 +116,32 @@ fn many_snapshots_at_once_need_room_for_each() {
     assert!(all.is_err_and(|e| e.is(Errno::NoSpc)));
     p.task(async |p, tx| p.snapshot(tx, &snaps[..3]).await).unwrap();
     p.check();
+}
+
+#[test]
+fn a_list_that_is_said_to_have_more_sub_lists_than_there_are_objects_is_refused() {
+    let mut p = Pool::new();
+    let read = p.task(async |d, tx| {
+        let id = d.bpobj_alloc(tx).await?;
+        let dn = d.mos().hold_wait(ObjectId(id)).await?;
+        let lies = BpobjPhys { subobjs: 1, num_subobjs: u64::MAX / 8, ..BpobjPhys::default() };
+        dn.set_bonus(tx, &lies.to_bonus(dn.bonus().len()));
+        d.bpobj_open(id).await?.phys()
+    });
+    let e = read.unwrap_err();
+    assert!(matches!(e, Error::Corrupt(_)) && e.to_string().contains("sub-lists"), "{e}");
+}
+
+#[test]
+fn of_many_that_are_destroyed_a_txg_takes_as_many_as_it_has_room_for() {
+    let p = Pool::new();
+    let most = |p: &Pool| (0..10_000).take_while(|done| p.dsl.may_destroy_more(*done)).count();
+    assert_eq!(most(&p), 10_000);
+    p.store.room.store(MIB, std::sync::atomic::Ordering::Relaxed);
+    let some = most(&p);
+    assert!((2..8).contains(&some), "{some}");
+    p.store.full.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(most(&p), 1, "what frees is not refused");
 }
 
 #[test]

@@ -104,6 +104,50 @@ fn what_is_freed_while_a_round_cannot_be_gathered_takes_no_more_memory_than_it_m
     });
 }
 
+/// What of it was gathered before is not gathered anew, nor read if it is among that.
+#[test]
+fn what_was_gathered_stays_however_much_is_freed() {
+    run(|w| async move {
+        let scan = w.open().await;
+        let head = w.made_in(50).await;
+        let root = datasets::dataset(w.ctx.mos(), head).await.unwrap().bp;
+        w.store.set_away(root.dva(0).offset);
+        *w.pool.missing.lock() = Some((Txg(1), Txg(6000)));
+        assert!(scan.resilver(false).await.unwrap());
+        // The slices become small enough to end before that.
+        let gathered = loop {
+            w.env.sleep(Duration::from_millis(10)).await;
+            let st = scan.shared.lock();
+            let some = st.gathered.iter().flatten().filter(|e| e.at.objset != 0).map(|e| e.bp);
+            let some: Vec<BlkPtr> = some.collect();
+            if some.len() > 500 {
+                break some;
+            }
+        };
+        let again = Arc::new(AtomicU64::new(0));
+        let (places, count): (HashSet<u64>, _) =
+            (gathered.iter().map(|bp| bp.dva(0).offset).collect(), again.clone());
+        *w.pool.asked_for.lock() = Some(Box::new(move |bp| {
+            count.fetch_add(u64::from(places.contains(&bp.dva(0).offset)), Ordering::Relaxed);
+        }));
+        let (dead, alive) = gathered.split_at(10);
+        dead.iter().for_each(|bp| scan.freed(bp));
+        for i in 0..10_000u64 {
+            scan.freed(&block((1 << 50) + (i << 20)));
+            assert!(scan.shared.lock().freed.len() <= told::MOST_FREED);
+        }
+        w.store.come_back();
+        scan.wait().await;
+        *w.pool.asked_for.lock() = None;
+        let s = scan.status();
+        assert_eq!((s.state, s.errors), (ScanState::Finished as u64, 0));
+        assert_eq!(again.load(Ordering::Relaxed), 0, "blocks were gathered anew");
+        let seen = w.pool.seen.lock();
+        assert!(dead.iter().all(|bp| !seen.contains_key(&bp.dva(0).offset)));
+        assert!(alive.iter().all(|bp| seen.get(&bp.dva(0).offset) == Some(&1)));
+    });
+}
+
 /// What is being read is known of all the same when it is freed, and all of the log is looked at.
 #[test]
 fn what_is_freed_during_a_scrub_of_errors_takes_no_more_memory_than_it_may() {

@@ -2,6 +2,7 @@
 //! once more, and has less to do then than in the beginning.
 
 use super::*;
+use zilla_ondisk::dsl::DSF_VISIT_DS_AGAIN;
 
 impl World {
     /// The dataset that was made in a txg.
@@ -133,5 +134,77 @@ fn a_later_walk_that_is_cut_off_goes_on_where_it_was() {
         assert!(times.iter().sum::<u32>() <= 300 + 210, "{times:?}");
         assert_eq!(*w.pool.finished.lock(), [true]);
         assert!(!w.has_an_entry().await);
+    });
+}
+
+/// Not after a crash, not if others had the pool meanwhile, and not if some blocks are to be read
+/// that nobody knows any more.
+#[test]
+fn who_knows_at_an_import_that_no_block_changed_places_walks_no_later_walk() {
+    run(|w| async move {
+        let (mut scan, _) = w.in_a_head().await;
+        let leaves = async |scan: &Arc<Scan>| {
+            let scan = scan.clone();
+            let leave = move |_, tx: Tx| -> BoxFuture<'static, Result<u64>> {
+                Box::pin(async move { scan.leaves(&tx).await.map(|()| tx.txg().0) })
+            };
+            w.in_sync(leave).await
+        };
+        let again = async |scan: Arc<Scan>, at: u64| {
+            w.close(scan).await;
+            w.let_through(1);
+            w.pool.opened_at.store(at, Ordering::Relaxed);
+            let scan = w.open().await;
+            let lost = scan.shared.lock().outlived.is_lost();
+            (scan, lost)
+        };
+        let at = leaves(&scan).await;
+        let mut lost;
+        for (opened_at, is_lost) in [(at, false), (at + 1, true), (at - 1, true), (at, false)] {
+            (scan, lost) = again(scan, opened_at).await;
+            assert_eq!(lost, is_lost, "{opened_at}, {at}");
+        }
+        scan.outlives(&BlkPtr::ZERO);
+        let at = leaves(&scan).await;
+        (scan, lost) = again(scan, at).await;
+        assert!(lost, "there was one");
+        // It does not know any of the session before.
+        let at = leaves(&scan).await;
+        (scan, lost) = again(scan, at).await;
+        assert!(lost);
+        w.let_all_through();
+        scan.wait().await;
+        assert_eq!(*w.pool.finished.lock(), [true]);
+        let directory = Zap::open(w.ctx.mos(), DMU_POOL_DIRECTORY_OBJECT).await.unwrap();
+        assert!(directory.try_get("zilla:scan_known").await.unwrap().is_none());
+    });
+}
+
+/// The place was in a snapshot that was destroyed. The next dataset is visited once more, and no
+/// other.
+#[test]
+fn what_is_to_be_visited_again_is_forgotten_with_its_place() {
+    run(|w| async move {
+        let scan = w.slow().await;
+        let snap = w.made_in(55).await;
+        w.until(&scan, |p| p.phys.bookmark.objset == snap && p.phys.bookmark.object > 0).await;
+        w.close(scan).await;
+        let again = move |ctx: Arc<PoolCtx>, tx: Tx| -> BoxFuture<'static, Result<()>> {
+            Box::pin(async move {
+                let mut p = Position::load(ctx.mos()).await?;
+                p.phys.flags |= DSF_VISIT_DS_AGAIN;
+                p.save(ctx.mos(), &tx).await
+            })
+        };
+        w.in_sync(again).await;
+        w.let_through(1);
+        let scan = w.open().await;
+        assert_ne!(scan.shared.lock().stable.phys.flags & DSF_VISIT_DS_AGAIN, 0);
+        w.until(&scan, |p| p.phys.bookmark.objset != snap).await;
+        assert_eq!(scan.shared.lock().stable.phys.flags, 0);
+        w.let_all_through();
+        scan.wait().await;
+        w.check(false);
+        assert_eq!(scan.status().state, ScanState::Finished as u64);
     });
 }

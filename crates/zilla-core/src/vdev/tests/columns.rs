@@ -3,6 +3,7 @@
 
 use super::super::distributed::Side;
 use super::super::leaf::Leaf;
+use super::super::raidz::WORKED_OUT;
 use super::super::read::{Healing, Mend};
 use super::*;
 use smallvec::smallvec;
@@ -207,5 +208,52 @@ fn pieces_are_not_written_again_while_a_rebuild_copies_them() {
         let stored = bad.read_at(at, SECTOR, Priority::SyncRead).await.unwrap();
         assert_eq!(stored, data.slice(SECTOR as usize..));
         tree.close().await;
+    });
+}
+
+/// Who reads a vdev that lacks a device does not pay for parity that nobody is given or asked.
+#[test]
+fn parity_is_worked_out_only_for_who_wants_it() {
+    let env = real_env(1);
+    env.block_on(async {
+        for nparity in 1..=2u8 {
+            let n = usize::from(nparity) + 2;
+            let paths: Vec<PathBuf> = (0..n).map(|i| PathBuf::from(format!("/p{i}"))).collect();
+            let spec =
+                PoolSpec { tops: vec![top(VdevKind::Raidz { nparity }, &paths, 12)], ..PoolSpec::default() };
+            let config = spec.config(77, &*env.rng).unwrap();
+            let all: Vec<Arc<dyn Device>> =
+                (0..n).map(|_| Arc::new(MemDevice::new(DEV)) as Arc<dyn Device>).collect();
+            let tree = opened(&env, &config, &all, true).await;
+            let data = block(2);
+            write(&tree, 0, &data).await;
+            let parity = usize::from(nparity) - 1;
+            let worked = async || {
+                let before = WORKED_OUT.get();
+                let healing = read(&tree, 0, &data, false).await.unwrap();
+                (WORKED_OUT.get() - before, healing)
+            };
+            assert_eq!(worked().await, (0, Healing::default()));
+            let lost = tree.leaves[n - 1].clone();
+            lost.set_unusable(VdevState::Offline, VdevAux::None);
+            // The second parity, which was read and not used, is compared.
+            assert_eq!(worked().await, (parity, Healing::default()));
+            let spot = VDEV_LABEL_START_SIZE;
+            if nparity == 2 {
+                tree.leaves[1].write_at(spot, block(1), Priority::SyncWrite).await.unwrap();
+                let (_, healing) = worked().await;
+                assert_eq!((&healing.bad[..], healing.repaired, lies(&tree.leaves[1])), (&[1][..], 1, 1));
+            }
+            // It is back, and lacks the block: it gets it.
+            lost.set_usable(true);
+            lost.dtl.add(BIRTH, BIRTH + 1);
+            lost.write_at(spot, block(1), Priority::SyncWrite).await.unwrap();
+            let (times, healing) = worked().await;
+            assert_eq!((times, healing.repaired), (1, 1));
+            lost.dtl.set([]);
+            assert_eq!(worked().await, (0, Healing::default()));
+            assert_eq!(lies(&lost), 0);
+            tree.close().await;
+        }
     });
 }
