@@ -1,7 +1,7 @@
 //! The task that does a scan's work: gather, read, write down, again.
 
 use super::Scan;
-use super::gather::{Gathered, Slice, Trouble};
+use super::gather::{Gathered, Slice, Trouble, Visits};
 use super::outlived::Outlived;
 use super::round::{Cost, Entry};
 use super::told::MOST_FREED;
@@ -22,7 +22,7 @@ const FIRST_ROUND: Duration = Duration::from_secs(300);
 /// Blocks that are gathered between two looks at what has become of the datasets; fewer, where they
 /// change faster.
 const SLICE: usize = 4096;
-const LEAST_SLICE: usize = 64;
+pub(super) const LEAST_SLICE: usize = 64;
 
 /// How often one that is to stand still looks whether it may go on.
 pub(super) const HELD: Duration = Duration::from_millis(50);
@@ -184,7 +184,7 @@ impl Scan {
         let began = self.ctx.env.now();
         let most = (self.pool.memory().await / size_of::<Entry>() as u64).max(1) as usize;
         let (mut entries, mut slice, mut failures) = (Vec::new(), SLICE, 0u32);
-        let mut trouble = Trouble::default();
+        let (mut trouble, mut visits, mut visited_as_of) = (Trouble::default(), Visits::new(), 0);
         loop {
             if self.must_leave() || stands_still() {
                 return Ok(None);
@@ -202,7 +202,10 @@ impl Scan {
                     None => return Ok(None),
                 }
             };
-            let mut out = Slice::default();
+            if std::mem::replace(&mut visited_as_of, generation) != generation {
+                visits.clear();
+            }
+            let mut out = Slice { visits: std::mem::take(&mut visits), ..Slice::default() };
             let limit = slice.min(most.saturating_sub(entries.len()));
             let gathered = match self.gather(from, generation, limit, &mut out).await {
                 Ok(g) => g,
@@ -252,6 +255,7 @@ impl Scan {
             self.examined.fetch_add(out.examined, Ordering::Relaxed);
             self.skipped.fetch_add(out.skipped, Ordering::Relaxed);
             trouble.add(&mut out.trouble);
+            visits = out.visits;
             out.entries.iter().for_each(|e| cost.add(&e.bp));
             // Doubled, as vectors grow, but not beyond what a round may have.
             if entries.capacity() - entries.len() < out.entries.len() {
