@@ -75,7 +75,8 @@ impl Scan {
         }
         let (mut first, mut last) = (None::<Waiting>, None::<Waiting>);
         let (mut listed, mut still) = (true, Duration::ZERO);
-        while !self.must_leave() {
+        // Another scan may have begun, which is not to wait.
+        while !self.must_leave() && self.shared.lock().next.is_some() {
             // What cannot be told does not get on.
             let now = self.pool.waiting().await.ok();
             if let Some(now) = now {

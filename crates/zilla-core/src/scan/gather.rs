@@ -6,6 +6,7 @@
 use super::round::Entry;
 use super::state::Position;
 use super::traverse::{Visitor, Walk};
+use super::work::LEAST_SLICE;
 use super::{Scan, datasets, key};
 use crate::dmu::Objset;
 use crate::error::{Errno, Error, Result};
@@ -31,9 +32,14 @@ pub(super) enum Gathered {
     Disturbed,
 }
 
+/// How often each dataset was visited.
+pub(super) type Visits = BTreeMap<u64, u32>;
+
 /// What a slice has come to. It counts if the slice does.
 #[derive(Default)]
 pub(super) struct Slice {
+    /// Since the order of datasets was last known to have changed, the slices before included.
+    pub(super) visits: Visits,
     pub(super) entries: Vec<Entry>,
     pub(super) examined: u64,
     pub(super) skipped: u64,
@@ -162,15 +168,23 @@ impl Scan {
             ZB_DESTROYED_OBJSET => {}
             ds => stopped = self.visit_dataset(&mut p, ds, generation, limit, out).await?,
         }
-        let mut visits: BTreeMap<u64, u32> = BTreeMap::new();
+        // Datasets with nothing that is wanted take their time too: one that changes disturbs no
+        // more of them than it does blocks.
+        let mut more = limit.max(LEAST_SLICE);
         while !stopped {
             p.set_bookmark(None);
             // That was said of the dataset that the place was in.
             p.phys.flags &= !DSF_VISIT_DS_AGAIN;
+            if more == 0 && !p.queue.is_empty() {
+                p.set_between();
+                stopped = true;
+                break;
+            }
+            more = more.saturating_sub(1);
             let Some((ds, min)) = p.queue.pop_first() else { break };
             // Once, and once more if it changed meanwhile: a chain of snapshots that leads back is
             // damage.
-            let times = visits.entry(ds).or_default();
+            let times = out.visits.entry(ds).or_default();
             *times += 1;
             if *times > 2 {
                 let at = Bookmark::new(0, ObjectId(ds), 0, 0);

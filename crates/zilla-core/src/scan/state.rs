@@ -75,8 +75,14 @@ impl Position {
     }
 
     pub(super) fn set_walked(&mut self) {
-        self.phys.bookmark = ZbookmarkPhys::new(ZB_DESTROYED_OBJSET, 0, 0, 0);
+        self.set_between();
         self.queue.clear();
+    }
+
+    /// In no dataset, and before all those of the queue. (On disk as behind one that was
+    /// destroyed.)
+    pub(super) fn set_between(&mut self) {
+        self.phys.bookmark = ZbookmarkPhys::new(ZB_DESTROYED_OBJSET, 0, 0, 0);
     }
 
     /// Begins another walk, in txg `now` and at these datasets.
@@ -116,7 +122,7 @@ impl Position {
                     self.phys.bookmark.objset = next;
                     self.phys.flags |= DSF_VISIT_DS_AGAIN;
                 }
-                None => self.phys.bookmark = ZbookmarkPhys::new(ZB_DESTROYED_OBJSET, 0, 0, 0),
+                None => self.set_between(),
             }
         }
         if let (Some(min), Some(next)) = (self.queue.remove(&ds), next_snap) {

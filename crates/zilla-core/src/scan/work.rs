@@ -1,7 +1,7 @@
 //! The task that does a scan's work: gather, read, write down, again.
 
 use super::Scan;
-use super::gather::{Gathered, Slice, Trouble};
+use super::gather::{Gathered, Slice, Trouble, Visits};
 use super::outlived::Outlived;
 use super::round::{Cost, Entry};
 use super::told::MOST_FREED;
@@ -23,7 +23,7 @@ const FIRST_ROUND: Duration = Duration::from_secs(300);
 /// Blocks that are gathered between two looks at what has become of the datasets; fewer, where they
 /// change faster.
 const SLICE: usize = 4096;
-const LEAST_SLICE: usize = 64;
+pub(super) const LEAST_SLICE: usize = 64;
 
 /// How often one that is to stand still looks whether it may go on.
 pub(super) const HELD: Duration = Duration::from_millis(50);
@@ -185,7 +185,7 @@ impl Scan {
         let began = self.ctx.env.now();
         let most = (self.pool.memory().await / size_of::<Entry>() as u64).max(1) as usize;
         let (mut slice, mut failures) = (SLICE, 0u32);
-        let mut trouble = Trouble::default();
+        let (mut trouble, mut visits, mut visited_as_of) = (Trouble::default(), Visits::new(), 0);
         loop {
             if self.must_leave() || stands_still() {
                 return Ok(None);
@@ -210,7 +210,10 @@ impl Scan {
                 self.synced().await?;
                 continue;
             }
-            let mut out = Slice::default();
+            if std::mem::replace(&mut visited_as_of, generation) != generation {
+                visits.clear();
+            }
+            let mut out = Slice { visits: std::mem::take(&mut visits), ..Slice::default() };
             let limit = slice.min(most.saturating_sub(so_far));
             let gathered = match self.gather(from, generation, limit, &mut out).await {
                 Ok(g) => g,
@@ -261,6 +264,7 @@ impl Scan {
             self.examined.fetch_add(out.examined, Ordering::Relaxed);
             self.skipped.fetch_add(out.skipped, Ordering::Relaxed);
             trouble.add(&mut out.trouble);
+            visits = out.visits;
             let spent = self.ctx.env.now().saturating_sub(began);
             let full = so_far + trouble.damaged.len() >= most;
             if all || full || spent.max(cost.time()) >= time {

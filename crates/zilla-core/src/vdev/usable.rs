@@ -48,7 +48,7 @@ impl Leaf {
     }
 
     /// It takes part in I/O though it has no device of its own.
-    pub(super) fn set_usable(&self, write: bool) {
+    pub(crate) fn set_usable(&self, write: bool) {
         self.cant_read.store(false, Ordering::Release);
         self.cant_write.store(!write, Ordering::Release);
         self.state.set(VdevState::Healthy, VdevAux::None);

@@ -14,7 +14,7 @@ use super::write::{Place, Placement};
 use super::{AllocClass, AllocReq, Priority, Zio};
 use crate::error::{Errno, Error, Result};
 use crate::types::Txg;
-use crate::vdev::{Layout, Run, Top};
+use crate::vdev::{Layout, Leaf, Run, Top};
 
 /// Contents of a run as its sides have it; mostly they agree, and then there is one.
 pub struct Sides {
@@ -118,16 +118,20 @@ impl Zio {
             Error::corrupt(None, format!("vdev {}", top.id), what)
         };
         let Layout::Plain(unit) = &top.layout else { return Err(differ()) };
-        if unit.leaves.iter().filter(|l| l.writable()).count() < versions.len() {
+        let (able, away): (Vec<_>, Vec<_>) = unit.leaves.iter().partition(|l| l.writable());
+        if able.len() < versions.len() {
             return Err(differ());
         }
-        // A side that takes no writes misses them.
-        unit.leaves.iter().filter(|l| !l.writable()).for_each(|l| l.dtl.add(txg.0, txg.0 + 1));
-        for (leaf, data) in unit.leaves.iter().filter(|l| l.writable()).zip(versions.iter().cycle()) {
-            let at = offset + VDEV_LABEL_START_SIZE;
+        let at = offset + VDEV_LABEL_START_SIZE;
+        let own = |leaf: &Leaf, data: &Bytes| OwnSide { leaf: leaf.index, offset: at, data: data.clone() };
+        // A side that takes no writes misses them, unless it does when the txg is sent again.
+        for (leaf, data) in away.into_iter().zip(versions.iter().cycle()) {
+            leaf.dtl.add(txg.0, txg.0 + 1);
+            self.0.track.keep_side(txg, own(leaf, data));
+        }
+        for (leaf, data) in able.into_iter().zip(versions.iter().cycle()) {
             // What each side gets of its own is sent again to it alone.
-            let side = OwnSide { leaf: leaf.index, offset: at, data: data.clone() };
-            self.0.track.keep_side(txg, side);
+            self.0.track.keep_side(txg, own(leaf, data));
             if leaf.write_at(at, data.clone(), Priority::Removal).await.is_err() {
                 leaf.dtl.add(txg.0, txg.0 + 1);
                 return Err(differ());

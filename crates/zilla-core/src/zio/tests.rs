@@ -13,7 +13,9 @@ use zilla_env::{Device, MemDevice, real_env};
 use zilla_ondisk::{BlkPtr, Dva};
 
 use super::*;
-use crate::vdev::{Indirect, LeafSpec, OpenArgs, PoolSpec, Run, TopSpec, VdevKind, change};
+use crate::vdev::{
+    Indirect, LeafSpec, OpenArgs, PoolSpec, Run, TopSpec, VdevAux, VdevKind, VdevState, change,
+};
 
 const DEV: u64 = 80 << 20;
 
@@ -642,6 +644,28 @@ fn a_side_of_its_own_is_sent_again_to_it_alone() {
     w.env.block_on(w.devices[1].write(place, lost.clone())).unwrap();
     w.env.block_on(w.zio.resend_txg(Txg(5)));
     assert!(at(1)[..] == lost[..], "it is not kept for ever");
+    w.stable(5);
+}
+
+/// It takes none when they are written, and by the time their txg is sent again it does.
+#[test]
+fn a_side_that_was_away_is_sent_one_of_those_that_differ() {
+    let w = world(VdevKind::Mirror, 3, 9);
+    let sides = crate::zio::Sides { offset: 0, len: 4096, versions: vec![noise(1, 4096), noise(2, 4096)] };
+    let away = &w.tree.leaves[1];
+    away.set_unusable(VdevState::CantOpen, VdevAux::None);
+    let mut runs = Vec::new();
+    let moved = w.zio.write_sides(Txg(5), AllocClass::Normal, &sides, (0, 4096), &mut runs);
+    w.env.block_on(moved).unwrap();
+    assert!(away.dtl.contains(5));
+    w.env.block_on(w.zio.resend_txg(Txg(5)));
+    assert!(away.dtl.contains(5), "it is still away");
+    away.set_usable(true);
+    w.env.block_on(w.zio.resend_txg(Txg(5)));
+    let place = runs[0].dst + zilla_ondisk::label::VDEV_LABEL_START_SIZE;
+    let at = |i: usize| w.env.block_on(w.devices[i].read(place, 4096)).unwrap();
+    assert!(at(1)[..] == at(0)[..] || at(1)[..] == at(2)[..], "it is said to have it");
+    assert!(!away.dtl.contains(5) && at(0)[..] != at(2)[..]);
     w.stable(5);
 }
 

@@ -198,6 +198,36 @@ fn a_resilver_ends_when_what_was_destroyed_before_is_freed() {
     });
 }
 
+/// What the one before waited for concerns it not, as long as it has not come to its own end.
+#[test]
+fn a_resilver_that_takes_another_s_place_begins_at_once() {
+    run(|w| async move {
+        let waits = |used| Waiting { queue: 7, first: 3, next: 5, listed: true, used };
+        let scan = w.open().await;
+        *w.pool.waiting.lock() = waits(1000);
+        *w.pool.missing.lock() = Some((Txg(1), Txg(6000)));
+        assert!(scan.resilver(false).await.unwrap());
+        let walked = || scan.shared.lock().stable.is_walked();
+        while !walked() {
+            w.env.sleep(Duration::from_millis(1)).await;
+        }
+        w.env.sleep(Duration::from_millis(100)).await;
+        assert!(scan.resilver(true).await.unwrap());
+        for used in (0..100).rev() {
+            // Much is freed, and more waits.
+            *w.pool.waiting.lock() = waits(used);
+            w.env.sleep(Duration::from_millis(50)).await;
+            if walked() {
+                break;
+            }
+        }
+        assert!(walked(), "it waits before it has begun");
+        *w.pool.waiting.lock() = Waiting::default();
+        scan.wait().await;
+        assert_eq!(*w.pool.finished.lock(), [false, true]);
+    });
+}
+
 /// It was damaged when the slice came by that a promotion disturbed, and is not when the slice is
 /// done again.
 #[test]

@@ -1,10 +1,38 @@
 //! Blocks that change places while a scan is under way, and what knows of that is lost: it walks
 //! once more, and has less to do then than in the beginning.
 
+use super::gather::{Gathered, Slice, Visits};
 use super::*;
 use zilla_ondisk::dsl::DSF_VISIT_DS_AGAIN;
 
 impl World {
+    /// Snapshots without contents, in a chain.
+    async fn empty_snapshots(&self, many: usize, leads_back: bool) -> Vec<u64> {
+        let task = move |ctx: Arc<PoolCtx>, tx: Tx| -> BoxFuture<'static, Result<Vec<u64>>> {
+            Box::pin(async move {
+                let (mos, mut made) = (ctx.mos(), Vec::new());
+                let spec = NewObject::new(DMU_OT_DSL_DATASET, 512).bonus(DMU_OT_DSL_DATASET, 320);
+                for _ in 0..many {
+                    made.push(resident(|| mos.alloc(&tx, spec)).await?);
+                }
+                let ids: Vec<u64> = made.iter().map(|d| d.id().0).collect();
+                for (i, dn) in made.iter().enumerate() {
+                    let next = ids.get(i + 1).or(ids.first().filter(|_| leads_back));
+                    let next_snap_obj = next.copied().unwrap_or(0);
+                    let phys = DslDatasetPhys {
+                        creation_txg: 5,
+                        next_snap_obj,
+                        num_children: 1,
+                        ..Default::default()
+                    };
+                    dn.set_bonus(&tx, &phys.encode());
+                }
+                Ok(ids)
+            })
+        };
+        self.in_sync(task).await
+    }
+
     /// The dataset that was made in a txg.
     pub(super) async fn made_in(&self, txg: u64) -> u64 {
         for id in 1..40 {
@@ -206,5 +234,42 @@ fn what_is_to_be_visited_again_is_forgotten_with_its_place() {
         scan.wait().await;
         w.check(false);
         assert_eq!(scan.status().state, ScanState::Finished as u64);
+    });
+}
+
+/// Who changes datasets disturbs a slice, and there may be very many datasets of which nothing is
+/// wanted. A chain of them that leads back is seen all the same.
+#[test]
+fn a_slice_has_no_more_datasets_than_blocks() {
+    run(|w| async move {
+        let scan = w.slow().await;
+        for leads_back in [false, true] {
+            let all = w.empty_snapshots(300, leads_back).await;
+            let (generation, mut p) = {
+                let st = scan.shared.lock();
+                (st.generation, st.stable.clone())
+            };
+            p.set_walked();
+            p.queue.insert(all[0], 0);
+            let (mut slices, mut visits, mut damaged) = (0, Visits::new(), 0);
+            loop {
+                let before = visits.values().sum::<u32>();
+                let mut out = Slice { visits, ..Slice::default() };
+                let gathered = scan.gather(p, generation, 64, &mut out).await.unwrap();
+                (slices, visits) = (slices + 1, out.visits);
+                damaged += out.trouble.damaged.len();
+                assert!(visits.values().sum::<u32>() - before <= 64 && slices < 100);
+                match gathered {
+                    Gathered::Part(next) => p = next,
+                    Gathered::All(_) => break,
+                    Gathered::Disturbed => panic!("nobody did"),
+                }
+                assert!(!p.is_walked());
+            }
+            assert_eq!((visits.len(), damaged), (300, usize::from(leads_back)));
+        }
+        w.let_all_through();
+        scan.wait().await;
+        w.check(false);
     });
 }
