@@ -1,5 +1,6 @@
 //! The terminal: another screen, keys as they are pressed, and everything as it was in the end.
 
+use crate::terminal::tame;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr,
@@ -48,8 +49,7 @@ impl Screen {
 
     /// Shows lines from the top; in one write, so that nothing flickers.
     pub fn show<'a>(&mut self, lines: impl Iterator<Item = &'a String>) {
-        let lines: Vec<String> = lines.map(|line| format!("{line}\x1b[K")).collect();
-        put(&format!("\x1b[H{}\x1b[J", lines.join("\r\n")));
+        put(&shown(lines));
     }
 
     /// A key that means something, or None when the time is over.
@@ -88,6 +88,12 @@ impl Drop for Screen {
     }
 }
 
+/// Lines from the top of the screen. The sequences are ours; what pools bring is none of them.
+fn shown<'a>(lines: impl Iterator<Item = &'a String>) -> String {
+    let lines: Vec<String> = lines.map(|line| format!("{}\x1b[K", tame(line))).collect();
+    format!("\x1b[H{}\x1b[J", lines.join("\r\n"))
+}
+
 /// Whoever closed the terminal is seen at the next key.
 fn put(text: &str) {
     let mut out = std::io::stdout();
@@ -107,6 +113,13 @@ fn meaning(bytes: &[u8]) -> Option<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_command_no_terminal() {
+        let lines = ["tank \x1b[2J\x07".to_owned(), "\x1b[1mdisk\x1b[0m".to_owned()];
+        let text = "\x1b[Htank ?[2J?\x1b[K\r\n\x1b[1mdisk\x1b[0m\x1b[K\x1b[J";
+        assert_eq!(shown(lines.iter()), text);
+    }
 
     #[test]
     fn keys_are_known() {

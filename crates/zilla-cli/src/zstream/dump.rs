@@ -2,7 +2,9 @@
 
 use super::records::{Head, Sum, fill, sum_of};
 use super::{Done, failed, list, open, options, stdin};
-use std::io::{BufReader, BufWriter, Read, Write};
+use crate::terminal::tame;
+use std::borrow::Cow;
+use std::io::{BufReader, BufWriter, IsTerminal, Read, Write};
 use zilla_codec::checksum::Fletcher4;
 use zilla_ondisk::stream::{CHECKSUM_OFFSET, RECORD_SIZE, Record, order_of};
 use zilla_ondisk::{ByteOrder, NvList};
@@ -24,6 +26,7 @@ const COUNTED: [(usize, &str); 9] = [
 struct Dump<'a> {
     input: Box<dyn Read + 'a>,
     out: BufWriter<std::io::StdoutLock<'static>>,
+    terminal: bool,
     check: bool,
     verbose: bool,
     very: bool,
@@ -44,6 +47,7 @@ pub fn run(words: &[String]) -> Done {
     let mut dump = Dump {
         input,
         out: BufWriter::new(std::io::stdout().lock()),
+        terminal: std::io::stdout().is_terminal(),
         check: count('C') == 0,
         verbose: data || count('v') > 0,
         very: data || count('v') > 1,
@@ -70,6 +74,11 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl Dump<'_> {
+    /// A text of the stream's, which may be a stranger's.
+    fn shown<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        if self.terminal { tame(text) } else { Cow::Borrowed(text) }
+    }
+
     /// Reads all of a part, which counts only whole.
     fn part(&mut self, buf: &mut [u8]) -> std::io::Result<bool> {
         if fill(&mut self.input, buf)? < buf.len() {
@@ -188,7 +197,8 @@ impl Dump<'_> {
                 writeln!(self.out, "\tcreation_time = {:x}", b.creation_time)?;
                 writeln!(self.out, "\ttype = {}\n\tflags = 0x{:x}", b.objset_type, b.flags)?;
                 writeln!(self.out, "\ttoguid = {:x}\n\tfromguid = {:x}", b.toguid, b.fromguid)?;
-                writeln!(self.out, "\ttoname = {}\n\tpayloadlen = {}", b.toname, b.payloadlen)?;
+                let toname = self.shown(&b.toname);
+                writeln!(self.out, "\ttoname = {toname}\n\tpayloadlen = {}", b.payloadlen)?;
                 if self.verbose {
                     writeln!(self.out)?;
                 }
@@ -198,6 +208,7 @@ impl Dump<'_> {
                         Ok(nv) => {
                             let mut text = String::new();
                             list::print(&mut text, &nv, 0);
+                            let text = self.shown(&text);
                             self.out.write_all(text.as_bytes())?;
                         }
                         Err(e) => {

@@ -201,11 +201,11 @@ impl DslPool {
     /// The same of one that does `many` things, each of which is a small one by itself.
     pub(super) fn check_space_for(&self, check: SpaceCheck, many: usize) -> Result<()> {
         let space = ADMINISTRATION.max(EACH.saturating_mul(many as u64));
-        // Writers of the open txg may hold all down to half of the slop; that must not stand in the
-        // way.
+        // Writers of the open txg may hold all down to half of the slop, and who frees goes
+        // further; that must not stand in the way.
         let leave = match check {
-            SpaceCheck::Normal => Leave::Quarter,
-            SpaceCheck::Reserved | SpaceCheck::ExtraReserved => Leave::Eighth,
+            SpaceCheck::Normal => Leave::Task,
+            SpaceCheck::Reserved | SpaceCheck::ExtraReserved => Leave::FreeingTask,
         };
         let used = self.root_dir().phys().used_bytes;
         if used.saturating_add(space) > self.adjusted_size(check) || !self.ctx.store.has_room(space, leave) {

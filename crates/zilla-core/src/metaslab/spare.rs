@@ -72,7 +72,10 @@ impl Spare {
 
     /// Whether there is room for `bytes` beside what is dirty and what is to be left.
     pub(super) fn has_room(&self, bytes: u64, leave: Leave) -> bool {
-        let needed = self.txgs.get().map_or(0, |t| t.needed());
+        let needed = self.txgs.get().map_or(0, |t| match leave {
+            Leave::Task | Leave::FreeingTask => t.needed_beside_frees(),
+            _ => t.needed(),
+        });
         self.left_beside(needed.saturating_add(bytes), leave)
     }
 
@@ -80,8 +83,8 @@ impl Spare {
         let kept = self.slop.load(Ordering::Relaxed)
             / match leave {
                 Leave::Half => 2,
-                Leave::Quarter => 4,
-                Leave::Eighth => 8,
+                Leave::Quarter | Leave::Task => 4,
+                Leave::Eighth | Leave::FreeingTask => 8,
                 Leave::Sixteenth => 16,
             };
         u64::try_from(self.left.load(Ordering::Relaxed)).is_ok_and(|left| left > kept.saturating_add(bytes))

@@ -607,6 +607,30 @@ fn room_is_promised_once() {
 }
 
 #[test]
+fn what_is_freed_keeps_room_from_writers_and_not_from_administration() {
+    block_on(async {
+        let mut w = World::new(MODERN, vec![spec(0, 64, SpaceClass::Normal)]).await;
+        let txgs = crate::txg::TxgState::new(zilla_env::real_env(1), Txg(w.h.txg.0 - 1));
+        w.ms.set_txgs(&txgs);
+        w.sync().await;
+        let tx = txgs.assign().await.unwrap();
+        // More to be written down at worst than the pool's 1 GiB.
+        tx.frees(1 << 21);
+        for leave in [Leave::Half, Leave::Quarter, Leave::Eighth, Leave::Sixteenth] {
+            assert!(!w.ms.has_room(0, leave), "{leave:?}");
+        }
+        for leave in [Leave::Task, Leave::FreeingTask] {
+            assert!(w.ms.has_room(512 << 10, leave), "{leave:?}");
+        }
+        // What is dirty stands in everybody's way.
+        tx.needs(600 << 20, 1);
+        for leave in [Leave::Task, Leave::FreeingTask] {
+            assert!(!w.ms.has_room(0, leave), "{leave:?}");
+        }
+    });
+}
+
+#[test]
 fn logs_are_bounded_and_an_export_leaves_one_empty_of_news() {
     block_on(async {
         let mut w = World::new(MODERN, vec![spec(0, 16, SpaceClass::Normal)]).await;

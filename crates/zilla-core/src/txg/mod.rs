@@ -236,9 +236,7 @@ impl Tx {
     /// Notes that so many blocks will be freed in this txg's sync.
     pub(crate) fn frees(&self, blocks: u64) {
         if let Some(s) = &self.held {
-            let worst = s.worst_of_frees(blocks);
-            s.needs[self.txg.slot()].fetch_add(worst, Ordering::Relaxed);
-            s.needs_total.fetch_add(worst, Ordering::Relaxed);
+            s.note_freed(self.txg, blocks);
         }
     }
     /// Holds room for what this transaction is about to dirty, until it ends; by then it is counted
@@ -415,6 +413,11 @@ impl TxgState {
 
     /// What the syncs of all txgs that are not placed yet may take at most.
     pub(crate) fn needed(&self) -> u64 {
+        self.needed_beside_frees().saturating_add(self.needed_by_frees())
+    }
+
+    /// The same without what is written down of blocks that are freed.
+    pub(crate) fn needed_beside_frees(&self) -> u64 {
         self.needs_total.load(Ordering::Relaxed).saturating_add(self.promised.load(Ordering::Relaxed))
     }
 
@@ -422,6 +425,7 @@ impl TxgState {
     pub(crate) fn others_dirty(&self, tx: &Tx) -> bool {
         self.dirty_bytes() > 0
             || self.needs_total.load(Ordering::Relaxed) > 0
+            || self.needed_by_frees() > 0
             || self.promised.load(Ordering::Relaxed) > tx.promised()
     }
 
@@ -654,6 +658,7 @@ impl TxgState {
         let held = self.held[txg.slot()].swap(0, Ordering::Relaxed);
         self.memory.fetch_sub(held, Ordering::Relaxed);
         self.placed(txg);
+        self.forget_freed(txg);
         self.changed.notify(usize::MAX);
     }
 

@@ -22,12 +22,17 @@ pub type Dvas = SmallVec<[Dva; 3]>;
 pub enum Leave {
     /// New data, and the intent log: half of it.
     Half,
-    /// What will rather free space, but rewrites some first; administration: a quarter.
+    /// What will rather free space, but rewrites some first: a quarter.
     Quarter,
     /// What was acknowledged before a crash and is done again; what only frees: an eighth.
     Eighth,
     /// The same when nothing else is being done and no space will come back.
     Sixteenth,
+    /// Administration, in a sync: a quarter, whatever later txgs free. That frees go further than
+    /// other changes must not have it refused.
+    Task,
+    /// The same that frees: an eighth.
+    FreeingTask,
 }
 
 /// Which vdevs a block may go to.
