@@ -57,6 +57,7 @@ mod nesting;
 mod notify;
 mod opening;
 mod parameters;
+mod outside;
 mod place;
 mod pool;
 mod poolprops;
