@@ -545,10 +545,10 @@ impl Backend for Engine {
 
     async fn dataset_query(&self, caller: &Caller, r: DatasetQuery) -> Answer<DatasetQueryReply> {
         if caller.owner {
-            return self.query_datasets(r).await;
+            return self.query_datasets(r, query::Room::endless()).await;
         }
         let wanted = r.properties.clone();
-        let mut reply = self.query_datasets(r).await?;
+        let mut reply = self.query_datasets(r, query::Room::of_guest()).await?;
         self.hide_accounts(caller, &wanted, &mut reply).await?;
         Ok(reply)
     }
