@@ -360,7 +360,7 @@ impl Engine {
                     force: true,
                     ..DatasetDestroy::default()
                 };
-                match self.destroy(request).await {
+                match self.destroy_whole(request).await {
                     Ok(_) => drop(left.remove(name)),
                     Err(e) => drop(failed.insert(name.clone(), e.description().to_owned())),
                 }
