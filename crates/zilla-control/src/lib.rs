@@ -22,6 +22,7 @@ pub mod openapi;
 pub mod operations;
 pub mod owners;
 pub mod paths;
+pub mod presence;
 pub mod props;
 #[cfg(feature = "server")]
 pub mod server;
@@ -35,6 +36,7 @@ pub mod write_timeout;
 pub use client::{Client, ClientError};
 pub use error::{ApiError, ErrorCode};
 pub use operations::{
-    Asked, Backend, Caller, Envelope, OPERATIONS, Operation, Outcome, PROTOCOL, Page, dispatch, openapi,
+    Asked, Backend, Caller, Envelope, GUEST_REPLY_LIMIT, OPERATIONS, Operation, Outcome, PROTOCOL, Page,
+    dispatch, openapi, reply_too_long,
 };
 pub use paths::{Folder, StateDir};

@@ -5,14 +5,20 @@
 
 use crate::error::{ApiError, ErrorCode};
 use crate::openapi::Paths;
+use crate::presence::Presence;
 use crate::types::*;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::future::Future;
+use std::io;
 
 /// Raised when a request or reply changes its meaning.
 pub const PROTOCOL: u32 = 1;
+
+/// Bytes of a reply to whoever does not own the daemon: a list of some ten thousand datasets. His
+/// connections can hold as many replies that he does not read.
+pub const GUEST_REPLY_LIMIT: usize = 8 << 20;
 
 /// Who asks, as the kernel tells it, and with which command line.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -26,6 +32,8 @@ pub struct Caller {
     pub pid: Option<i32>,
     /// The command line, for the pool's history.
     pub command: Option<String>,
+    /// Whether he still waits.
+    pub presence: Presence,
 }
 
 /// A text that is not an operation's answer: what it is, and what it says.
@@ -142,6 +150,7 @@ macro_rules! operations {
         ) -> Vec<u8> {
             match name {
                 $(stringify!($method) => {
+                    let limit = if caller.owner { usize::MAX } else { GUEST_REPLY_LIMIT };
                     let outcome = match open::<$request>(body) {
                         Ok(envelope) => {
                             let caller = Caller { command: envelope.command, ..caller };
@@ -160,12 +169,12 @@ macro_rules! operations {
                         }
                         Err(e) => Outcome::Err(e),
                     };
-                    seal(&outcome)
+                    seal(&outcome, limit)
                 })*
                 _ => seal(&Outcome::<()>::Err(ApiError::with(
                     ErrorCode::BadRequest,
                     format!("no such operation '{}'", name.chars().take(64).collect::<String>()),
-                ))),
+                )), usize::MAX),
             }
         }
     };
@@ -270,9 +279,44 @@ fn open<T: DeserializeOwned>(body: &[u8]) -> Result<Envelope<T>, ApiError> {
     serde_json::from_slice(body).map_err(bad)
 }
 
-fn seal<T: Serialize>(outcome: &Outcome<T>) -> Vec<u8> {
-    serde_json::to_vec(outcome).unwrap_or_else(|e| {
-        let error = ApiError::with(ErrorCode::Internal, format!("reply cannot be written: {e}"));
-        serde_json::to_vec(&Outcome::<()>::Err(error)).unwrap_or_default()
-    })
+/// An answer, while it becomes bytes.
+struct Sealed {
+    bytes: Vec<u8>,
+    limit: usize,
+    full: bool,
+}
+
+impl io::Write for Sealed {
+    fn write(&mut self, more: &[u8]) -> io::Result<usize> {
+        self.full = more.len() > self.limit - self.bytes.len();
+        if self.full {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(more);
+        Ok(more.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What a guest is told instead of a longer answer.
+pub fn reply_too_long() -> ApiError {
+    let most = GUEST_REPLY_LIMIT >> 20;
+    let text = format!(
+        "the answer would be longer than the {most} MiB that others than the owner get: ask for less at a time, \
+         by names of datasets, a depth, a type or fewer properties"
+    );
+    ApiError::with(ErrorCode::BadRequest, text)
+}
+
+fn seal<T: Serialize>(outcome: &Outcome<T>, limit: usize) -> Vec<u8> {
+    let mut sealed = Sealed { bytes: Vec::new(), limit, full: false };
+    let Err(e) = serde_json::to_writer(&mut sealed, outcome) else { return sealed.bytes };
+    let error = match sealed.full {
+        true => reply_too_long(),
+        false => ApiError::with(ErrorCode::Internal, format!("reply cannot be written: {e}")),
+    };
+    serde_json::to_vec(&Outcome::<()>::Err(error)).unwrap_or_default()
 }

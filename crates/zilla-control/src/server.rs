@@ -7,11 +7,14 @@
 //! Everything a client sends is bounded: the headers, the body and the time to send it, the number
 //! of connections, and the time in which it takes nothing of its answer. An operation runs in a
 //! task of its own and to its end even where the client dies half-way, so a pool is never left
-//! between two states because somebody pressed ^C. A guest who hangs up has his place until then:
-//! else he could have as many operations done at a time as he can make connections.
+//! between two states because somebody pressed ^C. What only looks or waits ([`LOOKING`]) ends with
+//! its client, and what has steps may ask whether he is still there ([`Caller::presence`]). A guest
+//! who hangs up has his place until his operation has ended: else he could have as many done at a
+//! time as he can make connections.
 
 use crate::error::{ApiError, ErrorCode};
 use crate::operations::{Backend, Caller, Outcome, dispatch, openapi};
+use crate::presence::Presence;
 use crate::share::{Share, peer_groups};
 use crate::write_timeout::{PATIENCE, WriteTimeout};
 use bytes::Bytes;
@@ -28,7 +31,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use zeroize::Zeroize;
 
 /// Longest request: a `zfs snapshot` of some ten thousand names.
@@ -41,6 +44,16 @@ const GUESTS_OF_ONE: usize = 16;
 /// Bytes of a guest's request: what one may ask, and be told of what was wrong with it, is bounded
 /// by that.
 const GUEST_REQUEST_LIMIT: usize = 16 << 10;
+/// Operations that change nothing and may take long: nobody needs them when their client is gone.
+const LOOKING: &[&str] = &[
+    "pool_history",
+    "pool_wait",
+    "event_query",
+    "dataset_query",
+    "dataset_accounts",
+    "dataset_diff",
+    "dataset_wait",
+];
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a shutdown waits for operations that are under way.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -188,7 +201,7 @@ fn admit(stream: &UnixStream, owner: u32, share: Share) -> Option<Caller> {
                 groups,
                 owner: is_owner(cred.uid()),
                 pid: cred.pid(),
-                command: None,
+                ..Caller::default()
             };
             if caller.owner || share.admits(&caller.gids()) {
                 return Some(caller);
@@ -263,6 +276,9 @@ async fn answer<B: Backend>(
         Err(_) => return refuse(StatusCode::REQUEST_TIMEOUT, "the request takes too long"),
     };
     let operation = name.clone();
+    // Dropped with this future, and that with the connection.
+    let waits = Arc::new(());
+    let caller = Caller { presence: Presence::of(&waits), ..caller };
     let task = tokio::spawn(async move {
         let _place = place;
         let outcome = dispatch(&*backend, caller, &name, &body).await;
@@ -272,6 +288,7 @@ async fn answer<B: Backend>(
         }
         outcome
     });
+    let _looking = LOOKING.contains(&operation.as_str()).then(|| EndsWith(task.abort_handle()));
     match task.await {
         Ok(outcome) => respond(StatusCode::OK, JSON, outcome),
         Err(e) => {
@@ -279,6 +296,15 @@ async fn answer<B: Backend>(
             let error = ApiError::with(ErrorCode::Internal, "internal error: the daemon's log says more");
             failure(StatusCode::INTERNAL_SERVER_ERROR, error)
         }
+    }
+}
+
+/// A task that is dropped with this.
+struct EndsWith(AbortHandle);
+
+impl Drop for EndsWith {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
@@ -303,80 +329,4 @@ fn respond(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Re
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Asked;
-    use crate::types::PoolSync;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-    /// It lets everyone have everything done, and is never done before it is told.
-    struct Slow {
-        begun: Semaphore,
-        go_on: Semaphore,
-    }
-
-    impl Backend for Slow {
-        async fn judge(&self, _: &Caller, _: Asked<'_>) -> Result<(), ApiError> {
-            Ok(())
-        }
-
-        async fn pool_sync(&self, _: &Caller, _: PoolSync) -> Result<(), ApiError> {
-            self.begun.add_permits(1);
-            self.go_on.acquire().await.unwrap().forget();
-            Ok(())
-        }
-    }
-
-    #[tokio::test]
-    async fn a_guest_who_hangs_up_has_his_place_until_what_he_asked_for_is_done() {
-        let guests = Arc::new(Guests::default());
-        let backend = Arc::new(Slow { begun: Semaphore::new(0), go_on: Semaphore::new(0) });
-        let (_stop, stopped) = watch::channel(false);
-        let body = r#"{"protocol":1,"request":{}}"#;
-        let asked = format!("POST /v1/pool_sync HTTP/1.1\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-        let limit = Duration::from_secs(20);
-        for n in 1..=GUESTS_OF_ONE {
-            let (mut theirs, ours) = UnixStream::pair().unwrap();
-            let caller = Caller { uid: 7, ..Caller::default() };
-            let place = guests.place(7).map(Arc::new);
-            assert!(place.is_some(), "{n}");
-            let served = tokio::spawn(connection(ours, backend.clone(), caller, place, stopped.clone()));
-            theirs.write_all(asked.as_bytes()).await.unwrap();
-            backend.begun.acquire().await.unwrap().forget();
-            drop(theirs);
-            tokio::time::timeout(limit, served).await.expect("the connection ends").unwrap();
-            assert_eq!(guests.all().get(&7), Some(&n));
-        }
-        assert!(guests.place(7).is_none(), "and no more of them");
-        assert!(guests.place(8).is_some());
-        backend.go_on.add_permits(GUESTS_OF_ONE);
-        let given_back = async {
-            while !guests.all().is_empty() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        tokio::time::timeout(limit, given_back).await.expect("it was given back");
-        // Who waits for his answer gets it.
-        let (mut theirs, ours) = UnixStream::pair().unwrap();
-        let caller = Caller { uid: 7, ..Caller::default() };
-        tokio::spawn(connection(ours, backend.clone(), caller, guests.place(7).map(Arc::new), stopped));
-        backend.go_on.add_permits(1);
-        theirs.write_all(asked.as_bytes()).await.unwrap();
-        let mut status = [0; 15];
-        theirs.read_exact(&mut status).await.unwrap();
-        assert_eq!(&status, b"HTTP/1.1 200 OK");
-    }
-
-    #[test]
-    fn one_guest_leaves_room_for_others() {
-        let guests = Arc::new(Guests::default());
-        let mut of_one: Vec<Place> = (0..GUESTS_OF_ONE).map(|_| guests.place(7).unwrap()).collect();
-        assert!(guests.place(7).is_none());
-        let others: Vec<Place> = (100..).map_while(|uid| guests.place(uid)).collect();
-        assert_eq!(others.len(), GUESTS - GUESTS_OF_ONE);
-        of_one.pop();
-        assert!(guests.place(7).is_some(), "it was given back");
-        drop((of_one, others));
-        assert!(guests.all().is_empty());
-    }
-}
+mod tests;

@@ -4,8 +4,13 @@
 //! `ZILLA_LOG` chooses how much, as `RUST_LOG` does elsewhere. The log is kept to two files of a
 //! few megabytes: a daemon that complains about a dying disk for a year must not fill the one that
 //! works.
+//!
+//! **A line is one event.** What it says may be a name, or a word of a client's: whatever would
+//! begin another line, or tell a terminal something, is written as an escape, here where all lines
+//! pass.
 
 use crate::DaemonError;
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::Write;
 use std::sync::Mutex;
@@ -54,8 +59,31 @@ impl Log {
     }
 }
 
+/// A line without control characters but its end.
+fn escaped(line: &[u8]) -> Cow<'_, str> {
+    let text = String::from_utf8_lossy(line);
+    let body = text.strip_suffix('\n').unwrap_or(&text);
+    // The two separators are no control characters, and end lines all the same.
+    let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
+    if !body.contains(breaks) {
+        return text;
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in body.chars() {
+        match breaks(c) {
+            true => out.extend(c.escape_default()),
+            false => out.push(c),
+        }
+    }
+    out.push_str(&text[body.len()..]);
+    Cow::Owned(out)
+}
+
 impl Write for Log {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let length = line.len();
+        let line = escaped(line);
+        let line = line.as_bytes();
         // The subscriber hands over whole lines. What cannot be logged must not stop what is being
         // logged.
         if self.size >= LIMIT {
@@ -66,7 +94,7 @@ impl Write for Log {
         }
         let _ = self.file.write_all(line);
         self.size = self.size.saturating_add(line.len() as u64);
-        Ok(line.len())
+        Ok(length)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -77,6 +105,33 @@ impl Write for Log {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_s_name_begins_a_line_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = zilla_control::StateDir::new(dir.path().join("state"));
+        let log = Log::open(state.open().unwrap(), false).unwrap();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_target(false)
+            .without_time()
+            .with_writer(Mutex::new(log))
+            .finish();
+        let name = "a\n2026-01-01 ERROR all is lost\r\t\u{1b}[2J\u{9b}\u{2028}ü";
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!("no device at {name}");
+            tracing::warn!(%name, "again");
+        });
+        let text = std::fs::read_to_string(state.path().join(LOG_FILE)).unwrap();
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(
+            !text.contains(|c: char| c.is_control() && c != '\n') && !text.contains('\u{2028}'),
+            "{text:?}"
+        );
+        assert!(text.contains("at a\\n2026-01-01 ERROR") && text.contains('ü'), "{text}");
+        // What is no text is none in the log either.
+        assert_eq!(escaped(b"a\xffb\n"), "a\u{fffd}b\n");
+    }
 
     #[test]
     fn a_full_log_makes_room() {

@@ -1,9 +1,10 @@
 //! Where clients come from: a Unix socket in the clear, or TCP with TLS.
 
 use crate::export::Exports;
-use crate::{Memory, serve_client, serve_tls_client, tls};
+use crate::{Known, Memory, serve_client, serve_tls_client, tls};
 use rustix::net::sockopt;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -23,14 +24,27 @@ pub enum Door {
 
 pub(crate) enum Guest {
     Unix(UnixStream),
-    Tcp(TcpStream),
+    Tcp(TcpStream, IpAddr),
+}
+
+impl Guest {
+    /// Where he comes from, if he must first show who he is.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        match self {
+            Guest::Unix(_) => None,
+            Guest::Tcp(_, ip) => Some(*ip),
+        }
+    }
 }
 
 impl Door {
     pub(crate) async fn accept(&self) -> io::Result<Guest> {
         match self {
             Door::Unix(listener) => Ok(Guest::Unix(listener.accept().await?.0)),
-            Door::Tls(listener, _) => Ok(Guest::Tcp(listener.accept().await?.0)),
+            Door::Tls(listener, _) => {
+                let (stream, at) = listener.accept().await?;
+                Ok(Guest::Tcp(stream, at.ip()))
+            }
         }
     }
 
@@ -40,6 +54,7 @@ impl Door {
         guest: Guest,
         exports: Arc<E>,
         memory: &Memory,
+        known: &Known,
         stranger: impl Send,
     ) -> io::Result<()> {
         match (self, guest) {
@@ -47,11 +62,11 @@ impl Door {
                 let (reader, writer) = stream.into_split();
                 serve_client(reader, writer, exports, memory).await
             }
-            (Door::Tls(_, acceptor), Guest::Tcp(stream)) => {
+            (Door::Tls(_, acceptor), Guest::Tcp(stream, _)) => {
                 look_after(&stream)?;
-                serve_tls_client(stream, exports, acceptor, memory, stranger).await
+                serve_tls_client(stream, exports, acceptor, memory, known, stranger).await
             }
-            (Door::Unix(_), Guest::Tcp(_)) => Err(io::ErrorKind::Unsupported.into()),
+            (Door::Unix(_), Guest::Tcp(..)) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 }

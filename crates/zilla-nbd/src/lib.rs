@@ -20,7 +20,7 @@
 //! replies is read from no more, and is sent away after a minute if others wait for the memory.
 //! What breaks the framing ends the connection; what is only wrong gets the error that the protocol
 //! has for it. Over TCP only a few at a time may be there who have not shown a certificate, and not
-//! for long.
+//! for long; of them one address has a quarter, and of all connections one certificate's key.
 //!
 //! **An export that goes.** When a volume is closed under its clients, requests under way end,
 //! later ones get ESHUTDOWN, and the connection is closed. A volume that changes its size is used
@@ -59,8 +59,10 @@ use tokio::task::JoinSet;
 /// As many clients at a time.
 const CONNECTIONS: usize = 4096;
 /// And as many of them over TCP who have not shown a certificate yet: each is a descriptor of the
-/// process, and anybody can be one.
-const STRANGERS: usize = 64;
+/// process, and anybody can be one; a machine that comes up may bring some tens at once.
+const STRANGERS: usize = 256;
+/// One client may have a quarter of either.
+const PART: usize = 4;
 /// So long may a client take for its handshake.
 const HANDSHAKE: Duration = Duration::from_secs(60);
 /// And so long of that until it has shown its certificate.
@@ -93,12 +95,17 @@ where
     }
 }
 
-/// Serves one client that must speak TLS; `stranger` is dropped when it has shown a certificate.
+/// Who of those who have shown a certificate has how many connections.
+pub type Known = Arc<tls::Shares<Vec<u8>>>;
+
+/// Serves one client that must speak TLS; `stranger` is dropped when it has shown a certificate,
+/// for which there must be room among the `known`.
 pub async fn serve_tls_client<E, S>(
     mut stream: S,
     exports: Arc<E>,
     tls: &tls::Acceptor,
     memory: &Memory,
+    known: &Known,
     stranger: impl Send,
 ) -> io::Result<()>
 where
@@ -118,6 +125,9 @@ where
         io::Result::Ok(Some((greeted, tls.accept(stream).await?)))
     });
     let Some((greeted, stream)) = introduced.await.map_err(|_| too_slow())?? else { return Ok(()) };
+    let key = tls::client_key(&stream).ok_or_else(|| io::Error::other("a client without a certificate"))?;
+    let too_many = || io::Error::other("a client has too many connections");
+    let _share = known.take(key).ok_or_else(too_many)?;
     drop(stranger);
     let (reader, mut writer) = tokio::io::split(stream);
     let mut reader = reader::Reader::new(reader);
@@ -139,6 +149,7 @@ pub async fn serve<E: Exports>(
     let door = Arc::new(door);
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     let strangers = Arc::new(Semaphore::new(STRANGERS));
+    let (known, addresses) = (tls::Shares::new(CONNECTIONS / PART), tls::Shares::new(STRANGERS / PART));
     let mut clients = JoinSet::new();
     tokio::pin!(shutdown);
     loop {
@@ -167,10 +178,20 @@ pub async fn serve<E: Exports>(
             () = &mut shutdown => break,
         };
         while clients.try_join_next().is_some() {}
-        let (exports, door, memory) = (exports.clone(), door.clone(), memory.clone());
+        let address = match guest.address() {
+            None => None,
+            Some(ip) => match addresses.take(tls::client_at(ip)) {
+                Some(share) => Some(share),
+                None => {
+                    tracing::debug!("nbd: {ip} has too many connections without a certificate");
+                    continue;
+                }
+            },
+        };
+        let (exports, door, memory, known) = (exports.clone(), door.clone(), memory.clone(), known.clone());
         clients.spawn(async move {
             let _slot = slot;
-            if let Err(e) = door.serve(guest, exports, &memory, stranger).await {
+            if let Err(e) = door.serve(guest, exports, &memory, &known, (stranger, address)).await {
                 tracing::info!("nbd: a connection ends: {e}");
             }
         });

@@ -2,7 +2,7 @@
 //!
 //! Volumes are for whoever has a certificate of his own ([`Acceptor::with_clients`]), the page for
 //! whoever has a token, so that TLS only has to say whom he gives it to
-//! ([`Acceptor::for_anyone`]).
+//! ([`Acceptor::for_anyone`]). Of either no client gets more than his share ([`Shares`]).
 //!
 //! **What it keeps true.** TLS 1.3 and nothing older. What cannot be read or makes no sense is an
 //! error at the start, never a weaker server.
@@ -11,8 +11,10 @@
 //! that change are read at the next start.
 
 mod names;
+mod shares;
 
 pub use names::Names;
+pub use shares::{Share, Shares, client_at};
 
 use std::io;
 use std::path::Path;
@@ -39,6 +41,14 @@ impl std::fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Acceptor")
     }
+}
+
+/// Whom a client has shown to be: the public key of its certificate. The certificate itself would
+/// not do, for whoever has one can make its signature look different.
+pub fn client_key<S>(stream: &TlsStream<S>) -> Option<Vec<u8>> {
+    let certificate = stream.get_ref().1.peer_certificates()?.first()?;
+    let parsed = webpki::EndEntityCert::try_from(certificate).ok()?;
+    Some(parsed.subject_public_key_info().to_vec())
 }
 
 /// Everything in a file that is of one kind.

@@ -3,10 +3,12 @@
 //! In the clear only on loopback addresses, which nobody else hears; on all others with TLS, since
 //! a token that is read is a token that is used. Everything is bounded: connections, the head and
 //! the body of a request, the time for each, and the time in which a client takes nothing of an
-//! answer. A request passes, in this order: is it meant for us ([`Hosts`]), is it a file of the
-//! page, has its sender a token, may his role do this. An operation then runs as one from the
-//! daemon's own socket would, in a task of its own and to its end, with the command line that the
-//! page shows. No HSTS: a browser would demand TLS of whatever else this machine serves.
+//! answer. Who has shown no token is a stranger: he is let go after [`STRANGER`], and where the
+//! door is open to other machines, strangers have three quarters of the connections, and those of
+//! one address a quarter. A request passes, in this order: is it meant for us ([`Hosts`]), is it a
+//! file of the page, has its sender a token, may his role do this. An operation then runs as one
+//! from the daemon's own socket would, in a task of its own and to its end, with the command line
+//! that the page shows. No HSTS: a browser would demand TLS of whatever else this machine serves.
 
 use crate::access::{Hosts, Role, Tokens};
 use crate::assets::{ASSETS, POLICY};
@@ -20,17 +22,24 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use zilla_control::write_timeout::{PATIENCE, WriteTimeout};
 use zilla_control::{Backend, Caller, dispatch};
-use zilla_tls::{Acceptor, Names};
+use zilla_tls::{Acceptor, Names, Share, Shares, client_at};
 
 const CONNECTIONS: usize = 64;
+/// Of them those whose clients have shown no token, and those of one address.
+const STRANGERS: usize = CONNECTIONS / 4 * 3;
+const STRANGERS_OF_ONE: usize = CONNECTIONS / 4;
+/// So long may a connection last on which no token is shown: the page shows his with its first
+/// question.
+const STRANGER: Duration = Duration::from_secs(60);
 /// A browser's head is a few kilobytes.
 const HEAD_LIMIT: usize = 16 << 10;
 /// The longest request of the page names a few snapshots.
@@ -65,6 +74,54 @@ struct Door<B> {
     listeners: Arc<Semaphore>,
 }
 
+/// What a stranger has of the connections.
+type Places = (OwnedSemaphorePermit, Share<IpAddr>);
+
+/// Strangers that there are, on a door that other machines can reach.
+struct Strangers {
+    all: Arc<Semaphore>,
+    of_one: Arc<Shares<IpAddr>>,
+}
+
+impl Strangers {
+    fn new() -> Strangers {
+        Strangers { all: Arc::new(Semaphore::new(STRANGERS)), of_one: Shares::new(STRANGERS_OF_ONE) }
+    }
+
+    /// None: there are enough of them.
+    fn admit(&self, ip: IpAddr) -> Option<Places> {
+        let own = self.of_one.take(client_at(ip))?;
+        Some((self.all.clone().try_acquire_owned().ok()?, own))
+    }
+}
+
+/// Who is at the other end of a connection.
+struct Guest {
+    known: AtomicBool,
+    places: Mutex<Option<Places>>,
+}
+
+impl Guest {
+    fn new(places: Option<Places>) -> Arc<Guest> {
+        Arc::new(Guest { known: AtomicBool::new(false), places: Mutex::new(places) })
+    }
+
+    /// He has shown a token.
+    fn introduce(&self) {
+        if !self.known.swap(true, Ordering::Relaxed) {
+            drop(self.places.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
+    }
+
+    /// Comes back when he has been a stranger for too long.
+    async fn wears_out(&self) {
+        tokio::time::sleep(STRANGER).await;
+        if self.known.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
 /// Serves until `shutdown` completes, then lets operations under way finish.
 pub async fn serve<B: Backend>(
     listener: TcpListener,
@@ -78,6 +135,7 @@ pub async fn serve<B: Backend>(
     let listeners = Arc::new(Semaphore::new(sse::LISTENERS));
     let door = Arc::new(Door { backend, tokens, hosts, listeners });
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let strangers = Strangers::new();
     // Dropped with this future, and its connections with it.
     let mut connections = tokio::task::JoinSet::new();
     let (stop, stopped) = watch::channel(false);
@@ -87,8 +145,8 @@ pub async fn serve<B: Backend>(
             guest = async { (slots.clone().acquire_owned().await, listener.accept().await) } => guest,
             () = &mut shutdown => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, at) = match accepted {
+            Ok(accepted) => accepted,
             Err(e) => {
                 tracing::warn!("page: accept: {e}");
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -96,12 +154,21 @@ pub async fn serve<B: Backend>(
             }
         };
         while connections.try_join_next().is_some() {}
+        let places = match acceptor.as_ref().map(|_| strangers.admit(at.ip())) {
+            Some(None) => {
+                tracing::debug!("page: {at} is one of too many without a token");
+                continue;
+            }
+            Some(places) => places,
+            None => None,
+        };
+        let guest = Guest::new(places);
         let (door, stopped, acceptor) = (door.clone(), stopped.clone(), acceptor.clone());
         connections.spawn(async move {
             let _slot = slot;
-            let Some(acceptor) = acceptor else { return connection(stream, door, stopped).await };
+            let Some(acceptor) = acceptor else { return connection(stream, door, guest, stopped).await };
             match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => connection(stream, door, stopped).await,
+                Ok(Ok(stream)) => connection(stream, door, guest, stopped).await,
                 Ok(Err(e)) => tracing::debug!("page: TLS: {e}"),
                 Err(_) => tracing::debug!("page: TLS: it takes too long"),
             }
@@ -119,12 +186,14 @@ pub async fn serve<B: Backend>(
 async fn connection<B: Backend>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send,
     door: Arc<Door<B>>,
+    guest: Arc<Guest>,
     mut stopped: watch::Receiver<bool>,
 ) {
     let ending = stopped.clone();
+    let asker = guest.clone();
     let service = service_fn(move |request| {
-        let (door, ending) = (door.clone(), ending.clone());
-        async move { Ok::<_, Infallible>(answer(&door, request, ending).await) }
+        let (door, asker, ending) = (door.clone(), asker.clone(), ending.clone());
+        async move { Ok::<_, Infallible>(answer(&door, &asker, request, ending).await) }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -136,6 +205,10 @@ async fn connection<B: Backend>(
         ended = &mut served => ended,
         () = told_to_stop(&mut stopped) => {
             // What is asked is answered, and what is idle closed.
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+        () = guest.wears_out() => {
             served.as_mut().graceful_shutdown();
             served.await
         }
@@ -152,6 +225,7 @@ async fn told_to_stop(stopped: &mut watch::Receiver<bool>) {
 
 async fn answer<B: Backend>(
     door: &Door<B>,
+    guest: &Guest,
     request: Request<Incoming>,
     ending: watch::Receiver<bool>,
 ) -> Response<Body> {
@@ -175,6 +249,7 @@ async fn answer<B: Backend>(
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         return response;
     };
+    guest.introduce();
     match (request.method(), path) {
         (&Method::GET, "/role") => {
             respond(StatusCode::OK, "text/plain", Bytes::from_static(role.word().as_bytes()))
@@ -275,13 +350,16 @@ mod tests {
     struct Nobody;
     impl Backend for Nobody {}
 
-    #[tokio::test(start_paused = true)]
-    async fn who_asks_and_never_reads_loses_his_place() {
+    fn door() -> Arc<Door<Nobody>> {
         let tokens = format!("viewer {}\noperator {}\n", "a".repeat(64), "b".repeat(64));
         let tokens = Tokens::parse(&tokens).unwrap();
         let hosts = Hosts::of("127.0.0.1:80".parse().unwrap(), None);
         let listeners = Arc::new(Semaphore::new(1));
-        let door = Arc::new(Door { backend: Arc::new(Nobody), tokens, hosts, listeners });
+        Arc::new(Door { backend: Arc::new(Nobody), tokens, hosts, listeners })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_and_never_reads_loses_his_place() {
         let (_stop, stopped) = watch::channel(false);
         let (ours, mut theirs) = duplex(4096);
         // More than one, so that the door is busy with answers and waits for no head.
@@ -289,7 +367,42 @@ mod tests {
         theirs.write_all(asked.as_bytes()).await.unwrap();
         let begun = Instant::now();
         let limit = PATIENCE * 10;
-        tokio::time::timeout(limit, connection(ours, door, stopped)).await.expect("it is held for ever");
+        let served = connection(ours, door(), Guest::new(None), stopped);
+        tokio::time::timeout(limit, served).await.expect("it is held for ever");
         assert!(begun.elapsed() >= PATIENCE, "{:?}", begun.elapsed());
+    }
+
+    /// Asks again and again, and never waits so long that he would be idle; how long he can.
+    async fn asks_on(token: &str, guest: Arc<Guest>) -> Duration {
+        let (_stop, stopped) = watch::channel(false);
+        let (ours, theirs) = duplex(64 << 10);
+        let served = tokio::spawn(connection(ours, door(), guest, stopped));
+        let (mut reader, mut writer) = tokio::io::split(theirs);
+        tokio::spawn(async move { tokio::io::copy(&mut reader, &mut tokio::io::sink()).await });
+        let begun = Instant::now();
+        while !served.is_finished() && begun.elapsed() < STRANGER * 3 {
+            let asked = format!("GET /role HTTP/1.1\r\nhost: localhost:80\r\n{token}\r\n");
+            let _ = writer.write_all(asked.as_bytes()).await;
+            tokio::time::sleep(HEAD_TIMEOUT / 4).await;
+        }
+        begun.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_shows_no_token_is_let_go_and_who_does_stays_and_makes_room() {
+        let strangers = Strangers::new();
+        let places = |ip: &str| strangers.admit(ip.parse().unwrap());
+        let took = asks_on("", Guest::new(places("192.0.2.1"))).await;
+        assert!(took >= STRANGER && took <= STRANGER * 2, "{took:?}");
+        let known = Guest::new(places("192.0.2.1"));
+        let took = asks_on(&format!("authorization: Bearer {}\r\n", "a".repeat(64)), known.clone()).await;
+        assert!(took >= STRANGER * 3, "{took:?}");
+        assert!(known.places.lock().unwrap().is_none());
+        let of_one: Vec<_> = (0..STRANGERS_OF_ONE).map(|_| places("192.0.2.1").unwrap()).collect();
+        assert!(places("192.0.2.1").is_none());
+        let others: Vec<_> = (2..200).map_while(|n| places(&format!("192.0.2.{n}"))).collect();
+        assert_eq!(others.len() + of_one.len(), STRANGERS);
+        drop(of_one);
+        assert!(places("192.0.2.1").is_some());
     }
 }

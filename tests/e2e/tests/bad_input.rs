@@ -160,6 +160,42 @@ fn a_busy_file_system_stays_mounted() {
     pool.judge();
 }
 
+/// As OpenZFS: what is in use stays, with what it is in or was made from; all else goes.
+#[test]
+fn of_a_tree_with_something_in_use_the_rest_is_destroyed() {
+    if !can(&[Need::Fuse, Need::Nested]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    let names = || world.zfs("list -H -o name -t all -r tank").ok().replace('\n', " ");
+    let make = || {
+        for name in ["t", "t/a", "t/b", "t/b/c", "t/d"] {
+            world.zfs(&format!("create -p tank/{name}")).ok();
+        }
+        world.zfs("snapshot -r tank/t@s").ok();
+    };
+    make();
+    let open = fs::File::create(pool.root().join("t/b/open")).expect("file");
+    let done = world.zfs("destroy -r tank/t");
+    assert_eq!(done.code, 1, "{done}");
+    told(&done.stderr, &["cannot unmount", "t/b': pool or dataset is busy"]);
+    assert_eq!(done.stderr.lines().count(), 1, "{done}");
+    assert_eq!(names(), "tank tank/t tank/t/b ");
+    (&open).write_all(b"still there").expect("write");
+    drop(open);
+    // A clone elsewhere keeps its origin.
+    make();
+    world.zfs("clone tank/t/d@s tank/u").ok();
+    let open = fs::File::create(pool.root().join("u/open")).expect("file");
+    told(&world.zfs("destroy -R tank/t").fails(), &["cannot unmount", "u': pool or dataset is busy"]);
+    assert_eq!(names(), "tank tank/t tank/t/d tank/t/d@s tank/u ");
+    drop(open);
+    world.zfs("destroy -R tank/t").ok();
+    assert_eq!(names(), "tank ");
+    pool.judge();
+}
+
 /// The kernel keeps the helper that mounts for an ordinary user out of that user's file systems.
 #[test]
 fn a_file_system_in_another_says_what_it_needs() {

@@ -340,6 +340,33 @@ fn a_daemon_is_its_owner_s_alone_until_he_shares_it() {
     pool.judge();
 }
 
+/// What one may hold of the daemon's memory who does not own it is bounded.
+#[test]
+fn others_get_no_endless_answers() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let shared = Shared::new();
+    let world = &shared.world;
+    shared.start();
+    let pool = Pool::create(world, "tank", Kind::Single, 128 << 20, &[]);
+    let value = "x".repeat(8000);
+    let names: Vec<String> = (0..100).map(|n| format!("note:{n}={value}")).collect();
+    let mut words = vec!["set"];
+    words.extend(names.iter().map(String::as_str));
+    words.push("tank");
+    assert_eq!(world.run("zfs", &words).code, 0);
+    for n in 0..12 {
+        world.zfs(&format!("create tank/{n}")).ok();
+    }
+    assert!(world.zfs("get -r all tank").ok().len() > 10_000_000, "the owner gets what there is");
+    let refused = shared.zfs(JOE, &[], "get -r all tank").fails();
+    assert!(refused.contains("others than the owner get"), "{refused}");
+    assert!(shared.zfs(JOE, &[], "get all tank/7").ok().contains(&value));
+    assert_eq!(shared.zfs(JOE, &[], "list -H -o name -r tank").ok().lines().count(), 13);
+    pool.judge();
+}
+
 #[test]
 fn others_do_what_they_were_given_and_nothing_else() {
     if !can(&[Need::Fuse, Need::Root]) {

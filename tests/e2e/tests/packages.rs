@@ -95,6 +95,63 @@ fn names_of_snapshots_that_move_on_are_followed() {
     pool.judge();
 }
 
+/// Unlike OpenZFS: -F destroys what the sender has no more, and nothing that he was told to leave
+/// out.
+#[test]
+fn what_a_sender_leaves_out_is_not_destroyed_at_its_receiver() {
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    world.zfs("create -o mountpoint=none tank/a").ok();
+    for name in ["keep", "keep/below", "lacks", "lacks/below", "gone", "gone/below"] {
+        world.zfs(&format!("create tank/a/{name}")).ok();
+    }
+    world.zfs("snapshot -r tank/a@one").ok();
+    receive(&world, "-u tank/b", &send(&world, "-R tank/a@one", "one")).ok();
+    world.zfs("destroy -r tank/a/gone").ok();
+    // It is known by its snapshots, whatever its name is by now.
+    world.zfs("rename tank/a/keep tank/a/kept").ok();
+    world.zfs("snapshot -r tank/a@two").ok();
+    world.zfs("destroy -r tank/a/lacks@two").ok();
+    let step = send(&world, "-R -s -X tank/a/kept -i @one tank/a@two", "step");
+    receive(&world, "-u -F tank/b", &step).ok();
+    let names = world.zfs("list -H -o name -r tank/b").ok();
+    let want = ["", "/keep", "/keep/below", "/lacks", "/lacks/below"].map(|name| format!("tank/b{name}\n"));
+    assert_eq!(names, want.concat());
+    // What is in the package again is followed again.
+    world.zfs("snapshot -r tank/a@three").ok();
+    world.zfs("destroy -r tank/a/lacks").ok();
+    let step = send(&world, "-R -i @two tank/a@three", "next");
+    receive(&world, "-u -F tank/b", &step);
+    let names = world.zfs("list -H -o name -r tank/b").ok();
+    assert!(!names.contains("lacks") && names.contains("tank/b/kept/below\n"), "{names}");
+    pool.judge();
+}
+
+/// As OpenZFS: of snapshots that are gone at the sender one that is held keeps no other, and is out
+/// of the way of one that has its name now.
+#[test]
+fn a_held_snapshot_goes_later_and_the_others_now() {
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    world.zfs("create -o mountpoint=none tank/a").ok();
+    for name in ["one", "two", "three", "four"] {
+        world.zfs(&format!("snapshot tank/a@{name}")).ok();
+    }
+    receive(&world, "-u tank/b", &send(&world, "-R tank/a@four", "all")).ok();
+    world.zfs("hold keep tank/b@two").ok();
+    let held = world.zfs("get -H -o value guid tank/b@two").ok();
+    world.zfs("destroy tank/a@one,two,three").ok();
+    world.zfs("snapshot tank/a@two").ok();
+    receive(&world, "-u -F tank/b", &send(&world, "-R -i @four tank/a@two", "step")).ok();
+    let (ours, theirs) = (guids(&world, "tank/b"), guids(&world, "tank/a"));
+    assert_eq!(ours[1..], theirs[..]);
+    let (name, guid) = &ours[0];
+    assert!(name.starts_with("recv-") && guid == held.trim(), "{ours:?}");
+    world.zfs(&format!("release keep tank/b@{name}")).ok();
+    assert_eq!(guids(&world, "tank/b"), theirs, "it waited for its hold only");
+    pool.judge();
+}
+
 /// As OpenZFS: what is being received has no snapshots yet, and is in the way of none.
 #[test]
 fn snapshots_of_a_tree_are_taken_beside_a_receive_that_was_cut() {

@@ -1,6 +1,7 @@
 //! Channel programs: what they can do, what they are kept from, and what is printed.
 
 use std::io::Write;
+use std::time::{Duration, Instant};
 use zilla_e2e::{Kind, Need, Pool, World, can};
 
 /// Runs a program; options go before the pool, arguments after the program.
@@ -107,4 +108,35 @@ fn programs_are_bounded_and_kept_in() {
     for wrong in ["-t x tank -", "-m x tank -", "tank", ""] {
         assert_eq!(world.zfs(&format!("program {wrong}")).code, 2, "{wrong}");
     }
+}
+
+#[test]
+fn a_program_ends_with_its_command() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    let path = world.path().join("endless.lua");
+    let endless = "n = 0; while true do n = n + 1; zfs.sync.set_prop('tank', 'note:n', tostring(n)) end";
+    std::fs::write(&path, endless).unwrap();
+    let mut command = world.command("zfs");
+    let mut child = command.args(["program", "-t", "100000000", "tank"]).arg(path).spawn().expect("zfs");
+    let count = || world.zfs("get -H -o value note:n tank").ok().trim().parse::<u64>().unwrap_or(0);
+    let until = Instant::now() + Duration::from_secs(60);
+    while count() < 2 {
+        assert!(Instant::now() < until, "it does not begin");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+    loop {
+        let before = count();
+        std::thread::sleep(Duration::from_secs(2));
+        if count() == before {
+            break;
+        }
+        assert!(Instant::now() < until, "it goes on without its command");
+    }
+    pool.judge();
 }

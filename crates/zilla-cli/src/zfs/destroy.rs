@@ -5,6 +5,7 @@ use crate::cx::{Cx, Run};
 use zilla_control::props::naming::{check_dataset_name, pool_of};
 use zilla_control::props::{self, nicenum::nicebytes};
 use zilla_control::types::{DatasetDestroy, DestroyReply};
+use zilla_control::{ApiError, ErrorCode};
 
 pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     let (options, operands) = args::parse(&args, "vpndfrR", &[]);
@@ -40,7 +41,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
         }
         let done = match cx.call(&request)? {
             Ok(_) => true,
-            Err(e) if e.code == zilla_control::ErrorCode::NoEnt => {
+            Err(e) if e.code == ErrorCode::NoEnt => {
                 cx.err(format!("bookmark '{target}' does not exist."));
                 false
             }
@@ -78,13 +79,12 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
             return Ok(0);
         }
     }
-    if refuse_or(cx, &action, head, &request)?.is_none() {
-        return Ok(1);
-    }
+    let Some(reply) = refuse_or(cx, &action, head, &request)? else { return Ok(1) };
+    reply.errors.iter().for_each(|e| refused(cx, &action, e));
     if !request.dry_run {
         cx.log_history(pool_of(&target))?;
     }
-    Ok(0)
+    Ok(u8::from(!reply.errors.is_empty()))
 }
 
 /// Asks; a dataset that is not there at all could not be opened, which has words of its own.
@@ -96,7 +96,7 @@ fn refuse_or(
 ) -> Result<Option<DestroyReply>, crate::cx::Exit> {
     match cx.call(request)? {
         Ok(reply) => Ok(Some(reply)),
-        Err(e) if e.code == zilla_control::ErrorCode::NoEnt => {
+        Err(e) if e.code == ErrorCode::NoEnt => {
             if e.subject.as_deref().is_some_and(|s| s.contains('@')) {
                 cx.err("could not find any snapshots to destroy; check snapshot names.");
             } else {
@@ -105,18 +105,22 @@ fn refuse_or(
             Ok(None)
         }
         Err(e) => {
-            let action = match &e.subject {
-                // One that is held or otherwise in use.
-                Some(s) if s.contains('@') && e.code == zilla_control::ErrorCode::Busy => {
-                    format!("cannot destroy snapshot {s}")
-                }
-                Some(s) => format!("cannot destroy '{s}'"),
-                None => action.to_owned(),
-            };
-            cx.refused(&action, &e);
+            refused(cx, action, &e);
             Ok(None)
         }
     }
+}
+
+fn refused(cx: &mut Cx, action: &str, e: &ApiError) {
+    let action = match &e.subject {
+        // One that is held or otherwise in use.
+        Some(s) if s.contains('@') && e.code == ErrorCode::Busy => format!("cannot destroy snapshot {s}"),
+        // By its mountpoint.
+        Some(s) if e.code == ErrorCode::UmountFailed => format!("cannot unmount '{s}'"),
+        Some(s) => format!("cannot destroy '{s}'"),
+        None => action.to_owned(),
+    };
+    cx.refused(&action, e);
 }
 
 fn tell(cx: &mut Cx, reply: &DestroyReply, snapshots: bool, parsable: bool, dry_run: bool) {

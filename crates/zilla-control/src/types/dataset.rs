@@ -1,5 +1,6 @@
 //! Datasets and their properties as `zfs list`, `get` and `mount` see them.
 
+use crate::error::ApiError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -92,4 +93,6 @@ pub struct DestroyReply {
     pub deferred: Vec<String>,
     /// Bytes given back.
     pub reclaimed: u64,
+    /// Why some stay of a tree that was to go (`-r`, `-R`), each with its name.
+    pub errors: Vec<ApiError>,
 }

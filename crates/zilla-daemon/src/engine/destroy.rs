@@ -1,9 +1,14 @@
 //! `zfs destroy`: file systems with what depends on them, and snapshots by lists and ranges.
+//!
+//! All that can go goes in one txg. Of a tree (`-r`, `-R`) what is in use stays, as in OpenZFS, and
+//! with it what it is in or was made from; the rest goes, the snapshots of what stays as well. What
+//! is held by a tag is known before, and then nothing goes.
 
 use super::Engine;
 use super::errors::{Answer, no_dataset, of, of_dataset};
 use super::pool::Pool;
 use super::values::kind_of;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use zilla::error::Errno;
@@ -39,7 +44,47 @@ struct Plan<'a> {
     within: Vec<String>,
 }
 
+/// What stays of a tree that was to go.
+#[derive(Default)]
+struct Staying {
+    names: BTreeSet<String>,
+    /// Of those that did not stay because of others.
+    errors: Vec<ApiError>,
+}
+
+impl Staying {
+    fn add(&mut self, name: &str, why: ApiError) {
+        self.errors.push(if why.subject.is_some() { why } else { why.subject(name) });
+        self.names.insert(name.to_owned());
+    }
+
+    /// Whether something that stays needs this; then it stays, too.
+    async fn needs(&mut self, pool: &Pool, name: &str) -> Answer<bool> {
+        if self.names.is_empty() {
+            return Ok(false);
+        }
+        let is_in =
+            |inner: &String| inner.strip_prefix(name).is_some_and(|rest| rest.starts_with(['/', '@']));
+        let needed = match name.contains('@') {
+            false => self.names.iter().any(is_in),
+            true => {
+                let clones = match pool.zilla.by_name(name).await {
+                    Ok(snap) => snap.clones().await.map_err(of_dataset)?,
+                    // It has gone by itself.
+                    Err(_) => Vec::new(),
+                };
+                clones.iter().any(|clone| self.names.contains(clone))
+            }
+        };
+        if needed {
+            self.names.insert(name.to_owned());
+        }
+        Ok(needed)
+    }
+}
+
 impl Engine {
+    /// Says in its reply what of a tree stays.
     pub(super) async fn destroy(&self, r: DatasetDestroy) -> Answer<DestroyReply> {
         if r.target.contains('#') {
             return self.destroy_bookmark(&r).await;
@@ -48,46 +93,91 @@ impl Engine {
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());
         }
-        let reply = match r.target.split_once('@') {
+        let mut reply = match r.target.split_once('@') {
             Some((fs, list)) => plan_snapshots(&pool, &r, fs, list).await?,
             None => plan_head(&pool, &r).await?,
         };
         if r.dry_run {
             return Ok(reply);
         }
-        let done = self.destroy_planned(&pool, &r, &reply).await;
-        if done.is_err() && self.devices.is_some() {
+        let done = self.destroy_planned(&pool, &r, &mut reply).await;
+        if (done.is_err() || !reply.errors.is_empty()) && self.devices.is_some() {
             // Those of what is still there come back.
             self.show_devices(r.target.split('@').next().unwrap_or_default()).await;
         }
         done.map(|()| reply)
     }
 
+    /// The same for those who need all of it to be gone.
+    pub(super) async fn destroy_whole(&self, r: DatasetDestroy) -> Answer<DestroyReply> {
+        let mut reply = self.destroy(r).await?;
+        match reply.errors.is_empty() {
+            true => Ok(reply),
+            false => Err(reply.errors.swap_remove(0)),
+        }
+    }
+
     async fn destroy_planned(
         &self,
         pool: &Arc<Pool>,
         r: &DatasetDestroy,
-        reply: &DestroyReply,
+        reply: &mut DestroyReply,
     ) -> Answer<()> {
-        self.hide_devices(pool, &reply.destroyed, r.force).await?;
+        let tree = r.recursive || r.clones;
+        let mut staying = Staying::default();
         for name in &reply.destroyed {
-            if let Ok(ds) = pool.zilla.by_name(name).await {
-                pool.release_volume(&ds, r.force).await?;
+            if staying.needs(pool, name).await? {
+                continue;
             }
-            if name.contains('@') {
-                pool.forget_snapshot(name);
-            } else {
-                pool.unmount_one(name, r.force).await?;
-                pool.remove_mountpoint(name).await;
+            match self.take_out_of_use(pool, name, r.force).await {
+                Ok(()) => {}
+                Err(e) if tree => staying.add(name, e),
+                Err(e) => return Err(e),
             }
         }
-        carry_out(pool, &reply.destroyed, false).await?;
+        reply.destroyed.retain(|name| !staying.names.contains(name));
+        match carry_out(pool, &reply.destroyed, false).await {
+            // Somebody was faster: as much of it as can go.
+            Err(e) if tree && e.code == ErrorCode::Busy => {
+                destroy_singly(pool, &reply.destroyed, &mut staying).await?;
+                reply.destroyed.retain(|name| !staying.names.contains(name));
+            }
+            done => done?,
+        }
+        reply.errors = staying.errors;
         if !reply.deferred.is_empty() {
             reply.deferred.iter().for_each(|name| pool.forget_snapshot(name));
             carry_out(pool, &reply.deferred, true).await?;
         }
         Ok(())
     }
+
+    async fn take_out_of_use(&self, pool: &Arc<Pool>, name: &str, force: bool) -> Answer<()> {
+        self.hide_devices(pool, &[name.to_owned()], force).await?;
+        if let Ok(ds) = pool.zilla.by_name(name).await {
+            pool.release_volume(&ds, force).await?;
+        }
+        if name.contains('@') {
+            pool.forget_snapshot(name);
+        } else {
+            pool.unmount_one(name, force).await?;
+            pool.remove_mountpoint(name).await;
+        }
+        Ok(())
+    }
+}
+
+async fn destroy_singly(pool: &Pool, names: &[String], staying: &mut Staying) -> Answer<()> {
+    for name in names {
+        if staying.needs(pool, name).await? {
+            continue;
+        }
+        match carry_out(pool, std::slice::from_ref(name), false).await {
+            Err(e) if e.code == ErrorCode::Busy => staying.add(name, e),
+            done => done?,
+        }
+    }
+    Ok(())
 }
 
 pub(super) async fn carry_out(pool: &Pool, names: &[String], defer: bool) -> Answer<()> {

@@ -4,14 +4,17 @@
 //! What was promoted there is promoted here, and what got another name gets it. With `-F` what is
 //! not there any more is destroyed here, and so is what never was: snapshots, and datasets below
 //! the one that is received into. Which dataset is which is told by its snapshots' guids, and by
-//! its name only where it has none of the sender's. What cannot be renamed or destroyed stays, and
-//! the receiver is told.
+//! its name only where it has none of the sender's. What the sender was told to leave out is spared
+//! (`leftout.rs`). A snapshot that is held, or has clones, goes when nothing holds it any more, and
+//! until then has another name, as in OpenZFS. What cannot be renamed or destroyed stays, and the
+//! receiver is told.
 //!
 //! **Crash:** each step is whole or not done, and the next package begins with what is left.
 
 use super::Engine;
 use super::datasets::Settled;
 use super::errors::{Answer, of_dataset};
+use super::leftout::LeftOut;
 use super::pool::Pool;
 use super::receive::{members, target_of};
 use super::received::received;
@@ -42,6 +45,7 @@ struct Package<'a> {
     members: Vec<Member<'a>>,
     /// By the guid of a snapshot its dataset.
     by_snapshot: BTreeMap<u64, usize>,
+    left_out: LeftOut,
 }
 
 impl<'a> Package<'a> {
@@ -56,7 +60,8 @@ impl<'a> Package<'a> {
             let (origin, snapprops) = (member.u64("origin").unwrap_or(0), member.list("snapprops"));
             found.push(Member { target, snaps, snapprops, origin });
         }
-        Ok(Package { members: found, by_snapshot })
+        let left_out = LeftOut::read(r, top, list)?;
+        Ok(Package { members: found, by_snapshot, left_out })
     }
 
     /// The member that a dataset here is, by its newest snapshot that the sender has.
@@ -81,8 +86,12 @@ impl<'a> Package<'a> {
 
 /// The snapshots of a package's dataset, and their guids.
 pub(super) fn snapshots_of(member: &NvList) -> impl Iterator<Item = (&str, u64)> {
-    let snaps = member.list("snaps").into_iter().flat_map(NvList::iter);
-    snaps.filter_map(|(name, value)| match value {
+    member.list("snaps").into_iter().flat_map(snapshots_in)
+}
+
+/// Those of a list of them.
+pub(super) fn snapshots_in(list: &NvList) -> impl Iterator<Item = (&str, u64)> {
+    list.iter().filter_map(|(name, value)| match value {
         NvValue::Uint64(guid) => Some((name, *guid)),
         _ => None,
     })
@@ -281,18 +290,7 @@ impl Engine {
             }
         }
         // First, for others may get their names.
-        if !gone.is_empty() {
-            let target = format!("{fs}@{}", gone.join(","));
-            if r.verbose {
-                told.out(format!("attempting destroy {target}"));
-            }
-            let request = DatasetDestroy { target, force: true, ..DatasetDestroy::default() };
-            // One with clones, or that is held, stays, and so may the stream fail that cannot do
-            // with it.
-            if let Err(e) = self.destroy(request).await {
-                told.err(format!("cannot destroy snapshots of '{fs}': {}", e.description()));
-            }
-        }
+        self.follow_destroyed(pool, r, &head, gone, told).await;
         follow_snapshot_names(pool, r.verbose, &head, renamed, told).await?;
         for (name, sent) in said {
             if let Err(e) = self.follow_properties(pool, &name, sent).await {
@@ -300,6 +298,56 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Destroys snapshots that are no longer at the sender: all at once, or as many as can go. One
+    /// that is held, or has clones, is marked to go later, and put aside.
+    async fn follow_destroyed(
+        &self,
+        pool: &Arc<Pool>,
+        r: &StreamReceive,
+        head: &DatasetRef,
+        gone: Vec<String>,
+        told: &Told,
+    ) {
+        let fs = head.name();
+        let request = |names: &[String]| DatasetDestroy {
+            target: format!("{fs}@{}", names.join(",")),
+            force: true,
+            defer: true,
+            ..DatasetDestroy::default()
+        };
+        if gone.is_empty() {
+            return;
+        }
+        if r.verbose {
+            gone.iter().for_each(|name| told.out(format!("attempting destroy {fs}@{name}")));
+        }
+        let mut staying = Vec::new();
+        match self.destroy(request(&gone)).await {
+            Ok(reply) => staying.extend(reply.deferred),
+            Err(_) => {
+                for name in &gone {
+                    match self.destroy(request(std::slice::from_ref(name))).await {
+                        Ok(reply) => staying.extend(reply.deferred),
+                        // The stream may fail that cannot do with it.
+                        Err(e) => told.err(format!("cannot destroy '{fs}@{name}': {}", e.description())),
+                    }
+                }
+            }
+        }
+        for full in staying {
+            let old = full.split_once('@').map_or("", |(_, name)| name);
+            // It is aside already.
+            if old.starts_with(ASIDE) {
+                continue;
+            }
+            let Some(new) = free_name(head).await else { continue };
+            if r.verbose {
+                told.out(format!("attempting rename {full} to {fs}@{new}"));
+            }
+            rename_snapshot(pool, &fs, old, &new, told).await;
+        }
     }
 
     /// A snapshot that is here gets the properties that were sent. One that has them already costs
@@ -331,11 +379,16 @@ impl Engine {
         top: &str,
         told: &Told,
     ) -> Answer<()> {
-        let (mut gone, mut kept) = (Vec::new(), Vec::new());
+        let (mut gone, mut kept, mut spared) = (Vec::new(), Vec::new(), Vec::<String>::new());
         for name in pool.heads_below(top).await? {
             let Ok(head) = pool.zilla.by_name(&name).await else { continue };
             let snapshots = head.snapshots().await.map_err(of_dataset)?;
-            match package.has(&name) || package.member_of(&snapshots).is_some() {
+            let is_spared =
+                package.left_out.has(&name, &snapshots) || spared.iter().any(|s| is_below(&name, s));
+            if is_spared {
+                spared.push(name.clone());
+            }
+            match is_spared || package.has(&name) || package.member_of(&snapshots).is_some() {
                 true => kept.push(name),
                 false => gone.push(name),
             }
@@ -360,7 +413,7 @@ impl Engine {
                     force: true,
                     ..DatasetDestroy::default()
                 };
-                match self.destroy(request).await {
+                match self.destroy_whole(request).await {
                     Ok(_) => drop(left.remove(name)),
                     Err(e) => drop(failed.insert(name.clone(), e.description().to_owned())),
                 }
@@ -377,6 +430,21 @@ impl Engine {
     }
 }
 
+/// How names begin of what is out of the way, as OpenZFS's do.
+const ASIDE: &str = "recv-";
+
+/// A name that no snapshot has.
+async fn free_name(head: &DatasetRef) -> Option<String> {
+    let own = std::process::id();
+    for n in 1..=u64::from(u16::MAX) {
+        let name = format!("{ASIDE}{own}-{n}");
+        if head.snapshot(&name).await.ok()?.is_none() {
+            return Some(name);
+        }
+    }
+    None
+}
+
 /// Gives snapshots their new names. At a sender that moves them on (`daily.1` becomes `daily.2`)
 /// one is in the way of another, and is renamed before it; where they go round in a circle one goes
 /// aside for a moment.
@@ -388,7 +456,6 @@ async fn follow_snapshot_names(
     told: &Told,
 ) -> Answer<()> {
     let fs = head.name();
-    let mut aside = 0;
     while !renamed.is_empty() {
         let (mut waiting, mut stuck) = (Vec::new(), true);
         for (old, new) in std::mem::take(&mut renamed) {
@@ -412,8 +479,7 @@ async fn follow_snapshot_names(
             }
             waiting = round;
             if let Some((old, _)) = waiting.first_mut().filter(|_| vain.is_empty()) {
-                aside += 1;
-                let place = format!("recv-{}-{aside}", std::process::id());
+                let Some(place) = free_name(head).await else { break };
                 match rename_snapshot(pool, &fs, old, &place, told).await {
                     true => *old = place,
                     false => drop(waiting.remove(0)),

@@ -12,6 +12,7 @@
 //! and is 0 where nothing of the kind can happen: no number is one that nobody counts.
 
 use super::arcstats::Past;
+use super::outside::Place;
 use super::pool::Pool;
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
@@ -166,21 +167,22 @@ struct Files {
 impl Files {
     fn update(&mut self, stats: &[Stat]) {
         let there: BTreeSet<&PathBuf> = stats.iter().map(|(file, _)| file).collect();
-        self.last
-            .retain(|file, _| there.contains(file) || std::fs::remove_file(self.dir.join(file)).is_err());
+        let place = match Place::make(&self.dir) {
+            Ok(place) => place,
+            Err(e) => return tracing::warn!("'{}': {e}", self.dir.display()),
+        };
+        self.last.retain(|file, _| there.contains(file) || place.remove(file).is_err());
         for (file, said) in stats {
             if self.last.get(file) == Some(said) {
                 continue;
             }
-            let path = self.dir.join(file);
-            let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
             let text = match said {
                 Said::Counts(dataset, counts) => text(file, dataset.as_deref(), counts, self.begun.elapsed()),
                 Said::Lines(lines) => lines.clone(),
             };
-            match made.and_then(|()| std::fs::write(&path, text)) {
+            match place.write(file, &text) {
                 Ok(()) => drop(self.last.insert(file.clone(), said.clone())),
-                Err(e) => tracing::warn!("'{}': {e}", path.display()),
+                Err(e) => tracing::warn!("'{}': {e}", self.dir.join(file).display()),
             }
         }
     }

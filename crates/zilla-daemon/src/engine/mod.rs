@@ -47,6 +47,7 @@ mod inuse;
 mod keys;
 mod kstats;
 mod labelclear;
+mod leftout;
 mod logs;
 mod lost;
 mod meanwhile;
@@ -56,6 +57,7 @@ mod moved;
 mod nesting;
 mod notify;
 mod opening;
+mod outside;
 mod parameters;
 mod place;
 mod pool;
@@ -544,10 +546,10 @@ impl Backend for Engine {
 
     async fn dataset_query(&self, caller: &Caller, r: DatasetQuery) -> Answer<DatasetQueryReply> {
         if caller.owner {
-            return self.query_datasets(r).await;
+            return self.query_datasets(r, query::Room::endless()).await;
         }
         let wanted = r.properties.clone();
-        let mut reply = self.query_datasets(r).await?;
+        let mut reply = self.query_datasets(r, query::Room::of_guest()).await?;
         self.hide_accounts(caller, &wanted, &mut reply).await?;
         Ok(reply)
     }

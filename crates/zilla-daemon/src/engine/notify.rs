@@ -15,7 +15,7 @@
 //! daemon's user's or root's and writable by nobody else: it names a program.
 
 use super::Engine;
-use super::zedlets::{Coming, own};
+use super::zedlets::{Coming, end_group, own};
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
@@ -254,25 +254,36 @@ fn request(url: &str, event: &EventInfo) -> String {
     )
 }
 
-/// Runs a program with this input, and says in the log what went wrong.
+/// Runs a program with this input, and says in the log what went wrong. One that does not come to
+/// its end is ended with what it has begun.
 async fn tell(program: &str, arguments: &[&str], input: &[u8]) {
+    let begun = tokio::process::Command::new(program)
+        .args(arguments)
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn();
+    let mut child = match begun {
+        Ok(child) => child,
+        Err(e) => return tracing::warn!("a notice could not be sent: {program}: {e}"),
+    };
+    let group = child.id();
     let run = async {
-        let mut child = tokio::process::Command::new(program)
-            .args(arguments)
-            .current_dir("/")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
             stdin.write_all(input).await?;
         }
-        let status = child.wait().await?;
-        if status.success() { Ok(()) } else { Err(io::Error::other(status.to_string())) }
+        child.wait().await
     };
-    match tokio::time::timeout(LONGEST, run).await {
-        Ok(Ok(())) => {}
+    let ended = tokio::time::timeout(LONGEST, run).await;
+    if !matches!(ended, Ok(Ok(_))) {
+        end_group(group);
+    }
+    match ended {
+        Ok(Ok(status)) if status.success() => {}
+        Ok(Ok(status)) => tracing::warn!("a notice could not be sent: {program}: {status}"),
         Ok(Err(e)) => tracing::warn!("a notice could not be sent: {program}: {e}"),
         Err(_) => tracing::warn!("{program} runs for more than {} s: it is ended", LONGEST.as_secs()),
     }
@@ -280,6 +291,7 @@ async fn tell(program: &str, arguments: &[&str], input: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::zedlets::tests::Hung;
     use super::*;
 
     fn event(class: &str, fields: &[(&str, EventValue)]) -> EventInfo {
@@ -350,5 +362,19 @@ mod tests {
         let request = request("https://x/\"a", &faulted(1));
         assert_eq!(request.lines().count(), 6, "{request}");
         assert!(request.starts_with("url = \"https://x/\\\"a\"\n"), "{request}");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_hangs_is_ended_with_what_it_has_begun() {
+        let dir = tempfile::tempdir().unwrap();
+        let hung = Hung::in_folder(dir.path(), "mail");
+        let passes = async {
+            hung.has_begun().await;
+            tokio::time::pause();
+            tokio::time::advance(LONGEST).await;
+            tokio::time::resume();
+        };
+        tokio::join!(tell(hung.program.to_str().unwrap(), &[], b"a letter"), passes);
+        hung.ends();
     }
 }

@@ -4,8 +4,10 @@
 //! Where `ZILLA_PARAMETERS` names a folder, every tunable has a file there with its value. What is
 //! written to it counts for whatever a command asks for after that, and for the rest a moment
 //! later. What is no number is not taken, and the file says again what counts. To begin with that
-//! is what `parameters.conf` said, or the default (`configured.rs`).
+//! is what `parameters.conf` said, or the default (`configured.rs`). Links and pipes in the folder
+//! are passed over (`outside.rs`).
 
+use super::outside::Place;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +43,10 @@ impl Parameters {
     pub async fn follow(&self) {
         let dir = self.0.clone();
         // The folder may be anywhere, also in a file system that is slow.
-        let all = move || tunables::ALL.iter().for_each(|t| follow(&dir, t));
+        let all = move || match Place::open(&dir) {
+            Ok(place) => tunables::ALL.iter().for_each(|t| follow(&place, t)),
+            Err(e) => tracing::debug!("'{}': {e}", dir.display()),
+        };
         if let Err(e) = tokio::task::spawn_blocking(all).await {
             tracing::error!("tunables are not followed: {e}");
         }
@@ -49,21 +54,24 @@ impl Parameters {
 }
 
 fn make(dir: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(dir)?;
-    tunables::ALL.iter().try_for_each(|t| std::fs::write(dir.join(t.name), format!("{}\n", t.text())))
+    let place = Place::make(dir)?;
+    tunables::ALL.iter().try_for_each(|t| write(&place, t))
+}
+
+fn write(place: &Place, tunable: &Tunable) -> std::io::Result<()> {
+    place.write(Path::new(tunable.name), &format!("{}\n", tunable.text()))
 }
 
 /// Takes over what the file says.
-fn follow(dir: &Path, tunable: &Tunable) {
-    let path = dir.join(tunable.name);
+fn follow(place: &Place, tunable: &Tunable) {
     // It may just be being written: what is empty is looked at again.
-    let Ok(text) = std::fs::read_to_string(&path) else { return };
+    let Ok(text) = place.read(Path::new(tunable.name)) else { return };
     match text.trim() {
         "" => {}
         word => match read(tunable, word) {
             Some(n) if n != tunable.get() => tunable.set(n),
             Some(_) => {}
-            None => drop(std::fs::write(&path, format!("{}\n", tunable.text()))),
+            None => drop(write(place, tunable)),
         },
     }
 }
@@ -85,17 +93,18 @@ mod tests {
     fn a_file_steers_its_tunable() {
         let dir = tempfile::tempdir().unwrap();
         make(dir.path()).unwrap();
+        let place = Place::open(dir.path()).unwrap();
         let t = &tunables::COMMIT_TIMEOUT_PCT;
         let path = dir.path().join(t.name);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{}\n", t.default));
         std::fs::write(&path, "64\n").unwrap();
-        follow(dir.path(), t);
+        follow(&place, t);
         assert_eq!(t.get(), 64);
         std::fs::write(&path, "many\n").unwrap();
-        follow(dir.path(), t);
+        follow(&place, t);
         assert_eq!((t.get(), std::fs::read_to_string(&path).unwrap().as_str()), (64, "64\n"));
         std::fs::write(&path, "").unwrap();
-        follow(dir.path(), t);
+        follow(&place, t);
         assert_eq!(t.get(), 64);
         // A choice has words.
         let t = &tunables::DEADMAN_FAILMODE;
@@ -103,7 +112,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "wait\n");
         for (word, value) in [("panic", 2), ("perhaps", 2), ("1", 2), ("wait", 0)] {
             std::fs::write(&path, word).unwrap();
-            follow(dir.path(), t);
+            follow(&place, t);
             assert_eq!(t.get(), value, "{word}");
         }
     }

@@ -1,4 +1,7 @@
 //! `zfs list` and `zfs get`: walking the tree.
+//!
+//! The owner gets what there is. What others get is bounded while it is gathered ([`Room`]), also
+//! where the same is asked for again and again under the names of those above it.
 
 use super::Engine;
 use super::errors::{Answer, no_dataset, of, of_dataset};
@@ -8,12 +11,43 @@ use futures_util::future::BoxFuture;
 use std::collections::HashSet;
 use std::path::Path;
 use zilla::tree::{DatasetDir, DatasetRef};
-use zilla_control::types::{DatasetInfo, DatasetKind, DatasetQuery, DatasetQueryReply};
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::types::{DatasetInfo, DatasetKind, DatasetQuery, DatasetQueryReply, PropValue, Source};
+use zilla_control::{ApiError, ErrorCode, GUEST_REPLY_LIMIT, reply_too_long};
+
+/// Bytes that the rest of an answer may take.
+pub(super) struct Room(Option<usize>);
+
+/// What a dataset and a property take as JSON beside their words.
+const OF_DATASET: usize = 64;
+const OF_PROPERTY: usize = 32;
+
+impl Room {
+    /// The owner's.
+    pub(super) fn endless() -> Room {
+        Room(None)
+    }
+
+    /// Of who does not own the daemon.
+    pub(super) fn of_guest() -> Room {
+        Room(Some(GUEST_REPLY_LIMIT))
+    }
+
+    fn take(&mut self, info: &DatasetInfo) -> Answer<()> {
+        let Some(left) = &mut self.0 else { return Ok(()) };
+        let of_property = |(name, p): (&String, &PropValue)| {
+            let from = if let Source::Inherited(from) = &p.source { from.len() } else { 0 };
+            OF_PROPERTY + name.len() + p.value.len() + from + p.received.as_ref().map_or(0, String::len)
+        };
+        let size: usize = info.properties.iter().map(of_property).sum();
+        *left = left.checked_sub(OF_DATASET + info.name.len() + size).ok_or_else(reply_too_long)?;
+        Ok(())
+    }
+}
 
 /// One walk through a pool.
 struct Walk<'a> {
     pool: &'a Pool,
+    room: &'a mut Room,
     r: &'a DatasetQuery,
     snapshots: bool,
     bookmarks: bool,
@@ -21,7 +55,7 @@ struct Walk<'a> {
 }
 
 impl Engine {
-    pub(super) async fn query_datasets(&self, r: DatasetQuery) -> Answer<DatasetQueryReply> {
+    pub(super) async fn query_datasets(&self, r: DatasetQuery, mut room: Room) -> Answer<DatasetQueryReply> {
         let mut reply = DatasetQueryReply::default();
         let mut roots: Vec<String> = if r.roots.is_empty() {
             self.all_pools().iter().map(|p| p.name()).collect()
@@ -32,7 +66,7 @@ impl Engine {
         roots.retain(|root| asked.insert(root.clone()));
         for root in &roots {
             let walked = match self.pool_of(root) {
-                Ok(pool) => query_root(&pool, &r, root).await,
+                Ok(pool) => query_root(&pool, &r, root, &mut room).await,
                 Err(e) => Err(e),
             };
             match walked {
@@ -40,6 +74,7 @@ impl Engine {
                     let new = list.into_iter().filter(|info| told.insert(info.name.clone()));
                     reply.datasets.extend(new);
                 }
+                Err(e) if e == reply_too_long() => return Err(e),
                 Err(e) => reply.errors.push(if e.subject.is_some() { e } else { e.subject(root.as_str()) }),
             }
         }
@@ -64,11 +99,12 @@ impl Engine {
     }
 }
 
-async fn query_root(pool: &Pool, r: &DatasetQuery, root: &str) -> Answer<Vec<DatasetInfo>> {
+async fn query_root(pool: &Pool, r: &DatasetQuery, root: &str, room: &mut Room) -> Answer<Vec<DatasetInfo>> {
     let wants = |kind| r.kinds.is_empty() || r.kinds.contains(&kind);
     let lists = !r.pool_lists_snapshots || pool.lists_snapshots().await.map_err(of(root))?;
     let mut walk = Walk {
         pool,
+        room,
         r,
         snapshots: wants(DatasetKind::Snapshot) && lists,
         bookmarks: wants(DatasetKind::Bookmark),
@@ -98,6 +134,11 @@ impl Walk<'_> {
         if self.r.received {
             received(ds, &self.r.properties, &mut shown).await.map_err(of(&shown.name))?;
         }
+        self.tell(shown)
+    }
+
+    fn tell(&mut self, shown: DatasetInfo) -> Answer<()> {
+        self.room.take(&shown)?;
         self.out.push(shown);
         Ok(())
     }
@@ -119,7 +160,9 @@ impl Walk<'_> {
                     }
                 }
                 if below && self.bookmarks {
-                    self.out.extend(self.pool.bookmarks_shown(&ds).await);
+                    for mark in self.pool.bookmarks_shown(&ds).await {
+                        self.tell(mark)?;
+                    }
                 }
             }
             if below {
@@ -129,5 +172,24 @@ impl Walk<'_> {
             }
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_s_room_ends_and_the_owner_s_does_not() {
+        let value = PropValue::new("x".repeat(1000), Source::Inherited("tank".repeat(50)));
+        let properties = (0..10).map(|i| (format!("a:{i}"), value.clone())).collect();
+        let info = DatasetInfo { name: "tank/a@b".into(), properties, ..DatasetInfo::default() };
+        let words = info.name.len() + 10 * (3 + 1000 + 200);
+        let (mut guest, mut owner) = (Room::of_guest(), Room::endless());
+        let taken = (0..GUEST_REPLY_LIMIT).take_while(|_| guest.take(&info).is_ok()).count();
+        let most = GUEST_REPLY_LIMIT / words;
+        assert!((most / 10 * 9..=most).contains(&taken), "{taken} of {most}");
+        assert_eq!(guest.take(&info), Err(reply_too_long()));
+        assert!((0..2 * most).all(|_| owner.take(&info).is_ok()));
     }
 }

@@ -8,6 +8,7 @@
 
 use super::Engine;
 use super::errors::{Answer, of, of_dataset};
+use super::leftout;
 use super::pool::Pool;
 use super::streams::{Stream, Told, Writer};
 use std::collections::BTreeSet;
@@ -308,12 +309,13 @@ impl Engine {
         }
         let fromsnap = r.from.as_ref().and_then(|f| f.split_once(['@', '#'])).map(|(_, s)| s.to_owned());
         let all = r.intermediates || (r.replicate && r.from.is_none());
-        let (mut steps, mut list) = (Vec::new(), NvList::new());
+        let (mut steps, mut list, mut left_out) = (Vec::new(), NvList::new(), NvList::new());
         let mut todo = vec![(head.dir(), 0u64)];
         let mut heads: Vec<(DatasetRef, DatasetRef)> = Vec::new();
         while let Some((dir, parent_from)) = todo.pop() {
             let name = dir.name();
             if r.exclude.contains(&name) {
+                leftout::note(dir, &mut left_out).await?;
                 continue;
             }
             let fs = dir.head().await.map_err(of(&name))?;
@@ -335,6 +337,7 @@ impl Engine {
                     told.err(format!(
                         "WARNING: skipping dataset {name} and its children: snapshot {tosnap} does not exist"
                     ));
+                    leftout::note(dir, &mut left_out).await?;
                     continue;
                 }
                 // It is younger than what is sent, and no receiver of that has it.
@@ -404,6 +407,7 @@ impl Engine {
             package.add_flag("raw");
         }
         package.add("fss", list);
+        leftout::seal(left_out, &mut package);
         // `-I` alone says nothing of what it has.
         let told_of = r.replicate || r.properties || r.backup || r.holds;
         Ok((steps, Some(if told_of { package } else { NvList::new() })))

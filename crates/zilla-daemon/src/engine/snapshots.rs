@@ -160,7 +160,8 @@ impl Engine {
             let list: Vec<&str> = later.iter().filter_map(|n| n.split_once('@')).map(|(_, s)| s).collect();
             let target = format!("{fs}@{}", list.join(","));
             let clones = r.destroy_clones;
-            self.destroy(DatasetDestroy { target, clones, force: true, ..DatasetDestroy::default() }).await?;
+            let request = DatasetDestroy { target, clones, force: true, ..DatasetDestroy::default() };
+            self.destroy_whole(request).await?;
         }
         let head = pool.zilla.by_name(fs).await.map_err(of(fs))?;
         let paused = pool.pause_volume(&head).await?;

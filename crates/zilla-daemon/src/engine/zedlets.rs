@@ -114,10 +114,10 @@ async fn handle(dir: &Path, event: &Event) -> bool {
 }
 
 /// Ends a program that leads its group, and all of the group.
-fn end_group(leader: Option<u32>) {
+pub(super) fn end_group(leader: Option<u32>) {
     let group = leader.and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     if let Some(Err(e)) = group.map(|group| kill_process_group(group, Signal::KILL)) {
-        tracing::debug!("ending a command for events: {e}");
+        tracing::debug!("ending a command: {e}");
     }
 }
 
@@ -181,7 +181,7 @@ fn environment(event: &Event) -> Vec<(String, String)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     #[test]
@@ -209,34 +209,55 @@ mod tests {
         assert!(programs(dir.path(), "resource.fs.zfs.statechange").is_empty());
     }
 
+    /// A program that waits for another, which it has begun.
+    pub(in super::super) struct Hung {
+        pub program: PathBuf,
+        pid: PathBuf,
+    }
+
+    impl Hung {
+        pub fn in_folder(dir: &Path, name: &str) -> Hung {
+            let (program, pid) = (dir.join(name), dir.join("pid"));
+            let begins = "#!/bin/sh\nsleep 1000 &\necho $! >\"$(dirname \"$0\")/pid\"\nwait\n";
+            // Written by another process: a child of ours that is being started would have it open.
+            let writes = ["-c", "printf %s \"$1\" >\"$0\" && chmod 700 \"$0\""];
+            let mut shell = std::process::Command::new("sh");
+            assert!(shell.args(writes).arg(&program).arg(begins).status().unwrap().success());
+            Hung { program, pid }
+        }
+
+        pub async fn has_begun(&self) {
+            while !std::fs::read_to_string(&self.pid).is_ok_and(|text| text.ends_with('\n')) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+
+        /// Waits until the other has ended.
+        pub fn ends(&self) {
+            let stat = format!("/proc/{}/stat", std::fs::read_to_string(&self.pid).unwrap().trim());
+            let lives = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+            let until = std::time::Instant::now() + Duration::from_secs(20);
+            while lives() {
+                assert!(std::time::Instant::now() < until, "what it began goes on");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+
     #[tokio::test]
     async fn a_program_that_hangs_is_ended_with_what_it_has_begun() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-        let (program, pid) = (dir.path().join("all-hang"), dir.path().join("pid"));
-        let begins = "#!/bin/sh\nsleep 1000 &\necho $! >\"$(dirname \"$0\")/pid\"\nwait\n";
-        // Written by another process: a child of ours that is being started would have it open.
-        let writes = ["-c", "printf %s \"$1\" >\"$0\" && chmod 700 \"$0\""];
-        let mut shell = std::process::Command::new("sh");
-        assert!(shell.args(writes).arg(&program).arg(begins).status().unwrap().success());
+        let hung = Hung::in_folder(dir.path(), "all-hang");
         let time = Duration::default();
         let event = Event { eid: 1, time, class: "c".to_owned(), payload: zilla_ondisk::NvList::new() };
-        let begun = || std::fs::read_to_string(&pid).is_ok_and(|text| text.ends_with('\n'));
         let passes = async {
-            while !begun() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+            hung.has_begun().await;
             tokio::time::pause();
             tokio::time::advance(LONGEST).await;
             tokio::time::resume();
         };
         assert!(tokio::join!(handle(dir.path(), &event), passes).0);
-        let stat = format!("/proc/{}/stat", std::fs::read_to_string(&pid).unwrap().trim());
-        let lives = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
-        let until = std::time::Instant::now() + Duration::from_secs(20);
-        while lives() {
-            assert!(std::time::Instant::now() < until, "what it began goes on");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        hung.ends();
     }
 }

@@ -4,14 +4,14 @@
 use super::*;
 use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, KeyPair};
 use std::path::Path;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, version};
-use zilla_nbd::tls::Acceptor;
-use zilla_nbd::{Door, Memory, serve, serve_tls_client};
+use zilla_nbd::tls::{Acceptor, Shares};
+use zilla_nbd::{Door, Known, Memory, serve, serve_tls_client};
 
 const STARTTLS: u32 = 5;
 const TLS_REQD: u32 = (1 << 31) + 5;
@@ -81,11 +81,19 @@ fn acceptor(dir: &Path) -> Acceptor {
 impl Client {
     /// To a server that demands TLS.
     fn connect_guarded(authority: &Authority) -> Client {
+        Client::connect_among(authority, &Shares::new(1))
+    }
+
+    /// The same beside others.
+    fn connect_among(authority: &Authority, known: &Known) -> Client {
+        let known = known.clone();
         let (disk, tls) = (Disk::new(false), acceptor(authority.folder().path()));
         let (io, theirs) = tokio::io::duplex(64 << 10);
         let shelf = Arc::new(Shelf(disk.clone()));
         let server =
-            tokio::spawn(async move { serve_tls_client(theirs, shelf, &tls, &Memory::of(0), ()).await });
+            tokio::spawn(
+                async move { serve_tls_client(theirs, shelf, &tls, &Memory::of(0), &known, ()).await },
+            );
         Client { io, disk, server }
     }
 
@@ -188,6 +196,32 @@ async fn nobody_without_a_certificate_of_the_authority_comes_in() {
 }
 
 #[tokio::test]
+async fn one_certificate_does_not_take_every_place() {
+    let (authority, known) = (Authority::new(), Shares::new(1));
+    let one = authority.connector(Some(&authority));
+    let begin = async |connector: &TlsConnector| {
+        let mut c = Client::connect_among(&authority, &known);
+        c.hello(3).await;
+        c.start_tls(connector.clone()).await
+    };
+    let mut first = begin(&one).await.unwrap();
+    first.choose().await;
+    // In TLS 1.3 a client learns of it when it reads.
+    if let Ok(mut second) = begin(&one).await {
+        let mut rest = Vec::new();
+        let read = tokio::time::timeout(Duration::from_secs(10), second.io.read_to_end(&mut rest)).await;
+        assert!(read.is_ok() && rest.is_empty(), "{rest:?}");
+        let why = second.server.await.unwrap().unwrap_err().to_string();
+        assert!(why.contains("too many connections"), "{why}");
+    }
+    let mut other = begin(&authority.connector(Some(&authority))).await.unwrap();
+    other.choose().await;
+    first.send(2, 0, 1, 0, 0, b"").await;
+    first.server.await.unwrap().unwrap();
+    begin(&one).await.unwrap().choose().await;
+}
+
+#[tokio::test]
 async fn on_the_unix_socket_there_is_no_tls() {
     let mut c = Client::connect(false);
     c.hello(3).await;
@@ -219,7 +253,7 @@ fn a_folder_that_guards_nothing_is_refused() {
     assert!(Acceptor::with_clients(dir.path()).is_err());
 }
 
-/// More than the server lets in before they have shown a certificate.
+/// More than the server lets in of one address before they have shown a certificate.
 const SILENT: usize = 100;
 
 #[tokio::test]
@@ -243,15 +277,18 @@ async fn those_who_say_nothing_keep_nobody_out() {
         for stream in all {
             let mut hello = [0; 18];
             let read = stream.read_exact(&mut hello);
-            count += usize::from(tokio::time::timeout(Duration::from_millis(20), read).await.is_ok());
+            let read = tokio::time::timeout(Duration::from_millis(20), read).await;
+            count += usize::from(read.is_ok_and(|read| read.is_ok()));
         }
         count
     };
     assert!(greeted(&mut silent).await < SILENT);
-    let mut io = TcpStream::connect(at).await.unwrap();
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let mut io = socket.connect(at).await.unwrap();
     let mut hello = [0; 18];
-    // After those before it have had their time.
-    let came = tokio::time::timeout(Duration::from_secs(60), io.read_exact(&mut hello)).await;
+    // Before those of the other address have had their time.
+    let came = tokio::time::timeout(Duration::from_secs(5), io.read_exact(&mut hello)).await;
     came.unwrap().unwrap();
     io.write_all(&3u32.to_be_bytes()).await.unwrap();
     let mut c = Client { io, disk, server: tokio::spawn(async { Ok(()) }) };

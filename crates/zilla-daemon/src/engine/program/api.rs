@@ -9,6 +9,7 @@
 use super::super::Engine;
 use super::super::errors::Answer;
 use super::super::pool::Pool;
+use super::super::query::Room;
 use mlua::{Lua, MultiValue, Scope, Table, Value};
 use std::sync::Arc;
 use zilla_control::props::{self, DATASET_PROPS, PropKind, ZAP_MAXNAMELEN, ZFS_MAXPROPLEN};
@@ -333,7 +334,7 @@ impl Bound<'_> {
             properties: properties.iter().map(|p| (*p).to_owned()).collect(),
             ..DatasetQuery::default()
         };
-        let reply = self.wait(self.engine.query_datasets(request))?;
+        let reply = self.wait(self.engine.query_datasets(request, Room::endless()))?;
         match reply.errors.into_iter().next() {
             Some(e) => Err(e),
             None => Ok(reply.datasets),
@@ -488,7 +489,7 @@ impl Bound<'_> {
             dry_run: mode == Mode::Check,
             ..Default::default()
         };
-        self.wait(self.engine.destroy(request)).map(drop).map_err(|e| (errno_of(&e), Vec::new()))
+        self.wait(self.engine.destroy_whole(request)).map(drop).map_err(|e| (errno_of(&e), Vec::new()))
     }
 
     fn promote(&self, name: &str, mode: Mode) -> Changed {

@@ -2,8 +2,9 @@
 //!
 //! A program is Lua without a way out of it: no files, no loading of code, no clocks. What it can
 //! do is in [`api`]. It is bounded in instructions and in memory, and what it returns is bounded
-//! with it; who exceeds a bound is stopped, and what the program had done by then stays done, as
-//! OpenZFS has it. Only root, or whose daemon it is, may run one.
+//! with it; who exceeds a bound is stopped, and so is a program whose command was killed. What it
+//! had done by then stays done, as OpenZFS has it; a step that was begun is done. Only root, or
+//! whose daemon it is, may run one.
 //!
 //! Each of its changes is one of the engine's own, in a txg of its own: a program is not one txg,
 //! and others may change datasets between two of its steps, which OpenZFS keeps out. Nothing is
@@ -22,6 +23,7 @@ use mlua::{HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Value, VmState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zilla::tunables::LUA_MAX_MEMLIMIT;
+use zilla_control::presence::Presence;
 use zilla_control::types::{ProgramReply, ProgramRun};
 use zilla_control::{ApiError, Caller, ErrorCode};
 
@@ -36,6 +38,7 @@ const NO_SUCH_LIMIT: &str = "Invalid instruction or memory limit.";
 const TOO_LARGE: &str = "Return value too large.";
 const NO_MEMORY: &str = "Memory limit exhausted.";
 const TIMED_OUT: &str = "Channel program timed out.";
+const CANCELED: &str = "Channel program was canceled.";
 
 /// Functions of the base library that lead out of a program, or past its errors.
 const REMOVED: [&str; 7] = ["dofile", "loadfile", "load", "pcall", "print", "require", "xpcall"];
@@ -98,14 +101,7 @@ fn run_lua(
 ) -> mlua::Result<Returned> {
     let lua = Lua::new_with(StdLib::COROUTINE | StdLib::STRING | StdLib::TABLE, LuaOptions::default())?;
     REMOVED.iter().try_for_each(|name| lua.globals().raw_remove(*name))?;
-    let (most, used) = (r.instructions, used.clone());
-    lua.set_global_hook(HookTriggers::new().every_nth_instruction(STEP), move |lua, _| {
-        if used.fetch_add(u64::from(STEP), Ordering::Relaxed) + u64::from(STEP) <= most {
-            return Ok(VmState::Continue);
-        }
-        let trace = lua.traceback(Some(TIMED_OUT), 0)?;
-        Err(mlua::Error::runtime(trace.to_string_lossy()))
-    })?;
+    watch(&lua, r.instructions, used.clone(), bound.caller.presence.clone())?;
     lua.scope(|scope| {
         api::install(&lua, scope, bound)?;
         let arguments = value::arguments(&lua, &r.argv)?;
@@ -120,6 +116,20 @@ fn run_lua(
             1 => value::of_lua(returned.front().unwrap_or(&Value::Nil), 0, &mut room).map(Some),
             n => Err(format!("Multiple return values not supported: {n} were returned.")),
         })
+    })
+}
+
+/// Stops a program that takes more than `most` instructions, or that nobody waits for any more.
+fn watch(lua: &Lua, most: u64, used: Arc<AtomicU64>, presence: Presence) -> mlua::Result<()> {
+    lua.set_global_hook(HookTriggers::new().every_nth_instruction(STEP), move |lua, _| {
+        let over = used.fetch_add(u64::from(STEP), Ordering::Relaxed) + u64::from(STEP) > most;
+        let why = match (over, presence.is_gone()) {
+            (true, _) => TIMED_OUT,
+            (_, true) => CANCELED,
+            _ => return Ok(VmState::Continue),
+        };
+        let trace = lua.traceback(Some(why), 0)?;
+        Err(mlua::Error::runtime(trace.to_string_lossy()))
     })
 }
 
@@ -138,5 +148,32 @@ fn told(error: &mlua::Error) -> (bool, String) {
             (memory, format!("{context}: {text}"))
         }
         other => (false, other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_ends_when_nobody_waits_for_it_any_more() {
+        let run = |presence: Presence, script: &str| {
+            let (lua, used) = (Lua::new(), Arc::new(AtomicU64::new(0)));
+            watch(&lua, 1_000_000, used, presence).unwrap();
+            lua.load(script).exec().map_err(|e| told(&e).1)
+        };
+        let endless = "while true do end";
+        let waits = Arc::new(());
+        for there in [Presence::default(), Presence::of(&waits)] {
+            assert!(run(there.clone(), endless).unwrap_err().starts_with(TIMED_OUT));
+            assert_eq!(run(there, "for i = 1, 1000 do end"), Ok(()));
+        }
+        let gone = Presence::of(&waits);
+        drop(waits);
+        let said = run(gone.clone(), endless).unwrap_err();
+        assert!(said.starts_with(CANCELED) && said.contains("stack traceback"), "{said}");
+        // What a program begins of its own ends with it.
+        let within = "coroutine.wrap(function() while true do end end)()";
+        assert!(run(gone, within).unwrap_err().contains(CANCELED));
     }
 }
