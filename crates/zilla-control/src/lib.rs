@@ -35,6 +35,6 @@ pub mod write_timeout;
 pub use client::{Client, ClientError};
 pub use error::{ApiError, ErrorCode};
 pub use operations::{
-    Asked, Backend, Caller, Envelope, OPERATIONS, Operation, Outcome, PROTOCOL, Page, dispatch, openapi,
+    Asked, Backend, Caller, Envelope, Gone, OPERATIONS, Operation, Outcome, PROTOCOL, Page, dispatch, openapi,
 };
 pub use paths::{Folder, StateDir};

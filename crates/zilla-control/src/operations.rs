@@ -10,6 +10,8 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Raised when a request or reply changes its meaning.
 pub const PROTOCOL: u32 = 1;
@@ -26,7 +28,40 @@ pub struct Caller {
     pub pid: Option<i32>,
     /// The command line, for the pool's history.
     pub command: Option<String>,
+    pub gone: Gone,
 }
+
+/// Whether the caller waits for the answer no more. What he began is finished all the same, but for
+/// what may be left half done.
+#[derive(Debug, Clone, Default)]
+pub struct Gone(Arc<AtomicBool>);
+
+impl Gone {
+    pub fn is(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// He has gone when what is returned is dropped.
+    #[must_use]
+    pub fn when_dropped(&self) -> impl Drop + use<> {
+        struct Leaves(Gone);
+        impl Drop for Leaves {
+            fn drop(&mut self) {
+                self.0.0.store(true, Ordering::Relaxed);
+            }
+        }
+        Leaves(self.clone())
+    }
+}
+
+/// It says nothing of who the caller is.
+impl PartialEq for Gone {
+    fn eq(&self, _: &Gone) -> bool {
+        true
+    }
+}
+
+impl Eq for Gone {}
 
 /// A text that is not an operation's answer: what it is, and what it says.
 pub type Page = (&'static str, String);

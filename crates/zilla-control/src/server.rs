@@ -11,7 +11,7 @@
 //! else he could have as many operations done at a time as he can make connections.
 
 use crate::error::{ApiError, ErrorCode};
-use crate::operations::{Backend, Caller, Outcome, dispatch, openapi};
+use crate::operations::{Backend, Caller, Gone, Outcome, dispatch, openapi};
 use crate::share::{Share, peer_groups};
 use crate::write_timeout::{PATIENCE, WriteTimeout};
 use bytes::Bytes;
@@ -189,6 +189,7 @@ fn admit(stream: &UnixStream, owner: u32, share: Share) -> Option<Caller> {
                 owner: is_owner(cred.uid()),
                 pid: cred.pid(),
                 command: None,
+                gone: Gone::default(),
             };
             if caller.owner || share.admits(&caller.gids()) {
                 return Some(caller);
@@ -263,6 +264,9 @@ async fn answer<B: Backend>(
         Err(_) => return refuse(StatusCode::REQUEST_TIMEOUT, "the request takes too long"),
     };
     let operation = name.clone();
+    // This future is dropped when the connection ends; the operation goes on.
+    let caller = Caller { gone: Gone::default(), ..caller };
+    let _leaves = caller.gone.when_dropped();
     let task = tokio::spawn(async move {
         let _place = place;
         let outcome = dispatch(&*backend, caller, &name, &body).await;
@@ -313,6 +317,15 @@ mod tests {
     struct Slow {
         begun: Semaphore,
         go_on: Semaphore,
+        /// Of the last who asked.
+        gone: Mutex<Gone>,
+    }
+
+    impl Slow {
+        fn new() -> Arc<Slow> {
+            let nobody = Mutex::new(Gone::default());
+            Arc::new(Slow { begun: Semaphore::new(0), go_on: Semaphore::new(0), gone: nobody })
+        }
     }
 
     impl Backend for Slow {
@@ -320,7 +333,8 @@ mod tests {
             Ok(())
         }
 
-        async fn pool_sync(&self, _: &Caller, _: PoolSync) -> Result<(), ApiError> {
+        async fn pool_sync(&self, caller: &Caller, _: PoolSync) -> Result<(), ApiError> {
+            *self.gone.lock().unwrap() = caller.gone.clone();
             self.begun.add_permits(1);
             self.go_on.acquire().await.unwrap().forget();
             Ok(())
@@ -330,7 +344,7 @@ mod tests {
     #[tokio::test]
     async fn a_guest_who_hangs_up_has_his_place_until_what_he_asked_for_is_done() {
         let guests = Arc::new(Guests::default());
-        let backend = Arc::new(Slow { begun: Semaphore::new(0), go_on: Semaphore::new(0) });
+        let backend = Slow::new();
         let (_stop, stopped) = watch::channel(false);
         let body = r#"{"protocol":1,"request":{}}"#;
         let asked = format!("POST /v1/pool_sync HTTP/1.1\r\ncontent-length: {}\r\n\r\n{body}", body.len());
@@ -343,8 +357,11 @@ mod tests {
             let served = tokio::spawn(connection(ours, backend.clone(), caller, place, stopped.clone()));
             theirs.write_all(asked.as_bytes()).await.unwrap();
             backend.begun.acquire().await.unwrap().forget();
+            let gone = backend.gone.lock().unwrap().clone();
+            assert!(!gone.is(), "he waits");
             drop(theirs);
             tokio::time::timeout(limit, served).await.expect("the connection ends").unwrap();
+            assert!(gone.is(), "the operation can see that he has gone");
             assert_eq!(guests.all().get(&7), Some(&n));
         }
         assert!(guests.place(7).is_none(), "and no more of them");

@@ -1,6 +1,7 @@
 //! Channel programs: what they can do, what they are kept from, and what is printed.
 
 use std::io::Write;
+use std::time::{Duration, Instant};
 use zilla_e2e::{Kind, Need, Pool, World, can};
 
 /// Runs a program; options go before the pool, arguments after the program.
@@ -106,5 +107,38 @@ fn programs_are_bounded_and_kept_in() {
     }
     for wrong in ["-t x tank -", "-m x tank -", "tank", ""] {
         assert_eq!(world.zfs(&format!("program {wrong}")).code, 2, "{wrong}");
+    }
+}
+
+#[test]
+fn a_program_ends_with_its_command() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let _pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    let script = world.path().join("program.lua");
+    // Some steps a second, for minutes.
+    let steps = "for n = 1, 100000 do
+        zfs.sync.set_prop('tank', 'note:n', '' .. n)
+        for i = 1, 200 do zfs.check.snapshot('tank@s') end
+    end";
+    std::fs::write(&script, steps).unwrap();
+    let mut command = world.command("zfs");
+    command.args(["program", "-t", "100000000", "tank"]).arg(&script);
+    let mut running = command.spawn().unwrap();
+    let step = || world.zfs("get -Hpo value note:n tank").ok();
+    let first = step();
+    let until = Instant::now() + Duration::from_secs(60);
+    while step() == first {
+        assert!(Instant::now() < until, "it does nothing");
+    }
+    running.kill().unwrap();
+    running.wait().unwrap();
+    let mut last = String::new();
+    while last != step() {
+        assert!(Instant::now() < until, "it goes on");
+        last = step();
+        std::thread::sleep(Duration::from_secs(2));
     }
 }

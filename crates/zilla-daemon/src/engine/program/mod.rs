@@ -2,8 +2,8 @@
 //!
 //! A program is Lua without a way out of it: no files, no loading of code, no clocks. What it can
 //! do is in [`api`]. It is bounded in instructions and in memory, and what it returns is bounded
-//! with it; who exceeds a bound is stopped, and what the program had done by then stays done, as
-//! OpenZFS has it. Only root, or whose daemon it is, may run one.
+//! with it; who exceeds a bound is stopped, as is one whose command was ended meanwhile, and what
+//! the program had done by then stays done, as OpenZFS has it. Only root, or whose daemon it is, may run one.
 //!
 //! Each of its changes is one of the engine's own, in a txg of its own: a program is not one txg,
 //! and others may change datasets between two of its steps, which OpenZFS keeps out. Nothing is
@@ -36,6 +36,7 @@ const NO_SUCH_LIMIT: &str = "Invalid instruction or memory limit.";
 const TOO_LARGE: &str = "Return value too large.";
 const NO_MEMORY: &str = "Memory limit exhausted.";
 const TIMED_OUT: &str = "Channel program timed out.";
+const CANCELED: &str = "Channel program was canceled.";
 
 /// Functions of the base library that lead out of a program, or past its errors.
 const REMOVED: [&str; 7] = ["dofile", "loadfile", "load", "pcall", "print", "require", "xpcall"];
@@ -98,12 +99,13 @@ fn run_lua(
 ) -> mlua::Result<Returned> {
     let lua = Lua::new_with(StdLib::COROUTINE | StdLib::STRING | StdLib::TABLE, LuaOptions::default())?;
     REMOVED.iter().try_for_each(|name| lua.globals().raw_remove(*name))?;
-    let (most, used) = (r.instructions, used.clone());
+    let (most, used, gone) = (r.instructions, used.clone(), bound.caller.gone.clone());
     lua.set_global_hook(HookTriggers::new().every_nth_instruction(STEP), move |lua, _| {
-        if used.fetch_add(u64::from(STEP), Ordering::Relaxed) + u64::from(STEP) <= most {
+        let over = used.fetch_add(u64::from(STEP), Ordering::Relaxed) + u64::from(STEP) > most;
+        if !over && !gone.is() {
             return Ok(VmState::Continue);
         }
-        let trace = lua.traceback(Some(TIMED_OUT), 0)?;
+        let trace = lua.traceback(Some(if over { TIMED_OUT } else { CANCELED }), 0)?;
         Err(mlua::Error::runtime(trace.to_string_lossy()))
     })?;
     lua.scope(|scope| {
