@@ -465,9 +465,9 @@ impl Dnode {
     }
 
     /// Where the blocks of a range are on disk, holes as [`BlkPtr::ZERO`]; None if any of them was
-    /// changed and is not on disk. (What `tx`'s own txg cloned or freed is known: a clone of a clone
-    /// is counted beside it in that txg's sync, whatever becomes of the first.) The object counts
-    /// as changed in `tx`: nobody whose txg comes before it may free them any more.
+    /// changed and is not on disk. (What `tx`'s own txg cloned or freed is known: a clone of a
+    /// clone is counted beside it in that txg's sync, whatever becomes of the first.) The object
+    /// counts as changed in `tx`: nobody whose txg comes before it may free them any more.
     pub(crate) fn cloned_from(
         self: &Arc<Self>,
         tx: &Tx,

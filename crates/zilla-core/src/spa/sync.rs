@@ -134,7 +134,7 @@ impl Spa {
         let config_dirty = self.config_dirty.swap(false, Ordering::AcqRel);
         let changed =
             config_dirty || mos.is_dirty(txg) || self.ctx.has_frees(txg) || self.metaslabs.is_dirty(txg);
-        // (Entries of deduplication tables go from the logs to the ZAPs also if nothing else comes.)
+        // (Entries of deduplication tables go from the logs to the ZAPs also alone.)
         if !changed && !self.ddt.has_work(&tx) {
             // Nothing happened: the last uberblock says it all. Deferred space still moves on.
             // (Who was turned away changed nothing, but left an estimate.)

@@ -3,7 +3,8 @@
 //! A program is Lua without a way out of it: no files, no loading of code, no clocks. What it can
 //! do is in [`api`]. It is bounded in instructions and in memory, and what it returns is bounded
 //! with it; who exceeds a bound is stopped, as is one whose command was ended meanwhile, and what
-//! the program had done by then stays done, as OpenZFS has it. Only root, or whose daemon it is, may run one.
+//! the program had done by then stays done, as OpenZFS has it. Only root, or whose daemon it is,
+//! may run one.
 //!
 //! Each of its changes is one of the engine's own, in a txg of its own: a program is not one txg,
 //! and others may change datasets between two of its steps, which OpenZFS keeps out. Nothing is
