@@ -80,6 +80,7 @@ fn what_a_pool_and_its_file_systems_do_is_told() {
     options.write(true).create(true).truncate(true).custom_flags(flags);
     let mut direct = options.open(pool.root().join("direct")).expect("open");
     (0..4).for_each(|_| direct.write_all(&[9; 128 << 10]).expect("write"));
+    drop(direct);
     until("what goes past the cache", || {
         let of = |name: &str| counter(&of_pool("iostats"), name);
         of("direct_write_count") == 3 && of("arc_write_bytes") == 30_000 + (128 << 10)
