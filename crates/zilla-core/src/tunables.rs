@@ -168,10 +168,14 @@ pub static SCRUB_AFTER_EXPAND: Tunable = Tunable::new("zfs_scrub_after_expand", 
 /// Whether what readers will ask for next is left where it is until they do.
 pub static PREFETCH_DISABLE: Tunable = Tunable::new("zfs_prefetch_disable", 0);
 
+/// Whether who asks for it (`O_DIRECT`) goes past the caches, where a file system lets him.
+pub static DIO_ENABLED: Tunable = Tunable::new("zfs_dio_enabled", 1);
+
 /// Whether files may share blocks.
 pub static BCLONE_ENABLED: Tunable = Tunable::new("zfs_bclone_enabled", 1);
 
-/// Whether file systems are mounted of which something was left out when they were sent.
+/// Whether volumes are offered of which something was left out when they were sent. (File systems
+/// are mounted with `zfs mount -f`, whatever this says; OpenZFS asks for both.)
 pub static ALLOW_REDACTED_DATASET_MOUNT: Tunable = Tunable::new("zfs_allow_redacted_dataset_mount", 0);
 
 /// log2 of the sectors that files which are a pool's devices have and would like.
@@ -198,6 +202,11 @@ pub static TRIM_METASLAB_SKIP: Tunable = Tunable::new("zfs_trim_metaslab_skip", 
 
 /// In how many txgs all metaslabs have their turn to be trimmed of what was freed.
 pub static TRIM_TXG_BATCH: Tunable = Tunable::new("zfs_trim_txg_batch", 32);
+
+/// Of blocks of at least so many bytes on disk, so many percent are written in pieces (as gangs)
+/// though there may be a run for them: for tests. No block is as large as the default.
+pub static METASLAB_FORCE_GANGING: Tunable = Tunable::new("metaslab_force_ganging", (16 << 20) + 1);
+pub static METASLAB_FORCE_GANGING_PCT: Tunable = Tunable::new("metaslab_force_ganging_pct", 3);
 
 /// Blocks of destroyed datasets and snapshots that are freed in a txg.
 pub static ASYNC_BLOCK_MAX_BLOCKS: Tunable = Tunable::new("zfs_async_block_max_blocks", 100_000);
@@ -301,6 +310,8 @@ pub static ALL: &[&Tunable] = &[
     &SCAN_CHECKPOINT_INTVAL,
     &REMOVAL_SUSPEND_PROGRESS,
     &REMOVE_MAX_SEGMENT,
+    &METASLAB_FORCE_GANGING,
+    &METASLAB_FORCE_GANGING_PCT,
     &ASYNC_BLOCK_MAX_BLOCKS,
     &SPA_DISCARD_MEMORY_LIMIT,
     &LUA_MAX_MEMLIMIT,
@@ -312,6 +323,7 @@ pub static ALL: &[&Tunable] = &[
     &EXPAND_MAX_REFLOW_BYTES,
     &SCRUB_AFTER_EXPAND,
     &PREFETCH_DISABLE,
+    &DIO_ENABLED,
     &BCLONE_ENABLED,
     &ALLOW_REDACTED_DATASET_MOUNT,
     &VDEV_FILE_LOGICAL_ASHIFT,

@@ -10,6 +10,7 @@ use zilla_core::error::Result;
 use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
 use zilla_core::tunables;
 use zilla_core::txg::Tx;
+use zilla_core::types::Txg;
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
 use zilla_core::zap::Zap;
 use zilla_core::zio::Leave;
@@ -44,8 +45,8 @@ impl Space for Clones {
     fn need_feature(&self, name: &'static str) {
         Unlimited.need_feature(name);
     }
-    fn clones(&self, _: &Tx) -> bool {
-        true
+    fn clones(&self) -> Option<Txg> {
+        Some(Txg(u64::MAX))
     }
 }
 

@@ -24,6 +24,23 @@ const FALLOC_ZERO_RANGE: u32 = 0x10;
 /// The group may execute the file.
 const S_IXGRP: u32 = 0o010;
 
+/// What is to be read.
+struct ReadArgs {
+    off: u64,
+    size: usize,
+    direct: bool,
+}
+
+impl ReadArgs {
+    fn of(a: &mut Args<'_>) -> Result<ReadArgs, Short> {
+        a.skip(8)?;
+        let (off, size) = (a.u64()?, a.u32()? as usize);
+        // Flags of reading and the lock's owner come between.
+        a.skip(12)?;
+        Ok(ReadArgs { off, size, direct: a.u32()? & abi::O_DIRECT != 0 })
+    }
+}
+
 pub(crate) type Done = Result<Reply, Short>;
 
 /// An answer, `None` for requests that get none; or not at once, because something must be read
@@ -90,10 +107,10 @@ impl Session {
             }
             op::GETATTR => now(self.fs.try_getattr(node), |attr| Reply::attr(&attr)),
             op::READ => {
-                let (Ok(()), Ok(off), Ok(size)) = (a.skip(8), a.u64(), a.u32()) else {
+                let Ok(ReadArgs { off, size, direct }) = ReadArgs::of(&mut a) else {
                     return Some(Err(Short));
                 };
-                now(self.fs.try_read(node, off, size as usize), Reply::data)
+                now(self.fs.try_read(node, off, size, direct), Reply::data)
             }
             op::READLINK => now(self.fs.try_readlink(node), Reply::bytes),
             op::OPEN => match a.u32() {
@@ -189,13 +206,10 @@ impl Session {
                 Ok(self.fs.link(old, node, a.string()?).await.map_or_else(Reply::from, |e| self.entry(e)))
             }
             op::READ => {
-                a.skip(8)?;
-                let (off, size) = (a.u64()?, a.u32()? as usize);
-                // Flags of reading and the lock's owner come between.
-                a.skip(12)?;
-                let data = match a.u32()? & abi::O_DIRECT {
-                    0 => self.fs.read(node, off, size).await,
-                    _ => self.fs.read_direct(node, off, size).await,
+                let ReadArgs { off, size, direct } = ReadArgs::of(a)?;
+                let data = match direct {
+                    false => self.fs.read(node, off, size).await,
+                    true => self.fs.read_direct(node, off, size).await,
                 };
                 Ok(data.map_or_else(Reply::from, Reply::data))
             }

@@ -4,7 +4,7 @@
 use crate::error::Result;
 use crate::pool::Pool;
 use crate::tree::DatasetRef;
-use zilla_core::send::redaction;
+use zilla_core::send::{check_redaction, redaction};
 use zilla_ondisk::dsl::ZfsBookmarkPhys;
 
 pub use zilla_core::dsl::{DslBookmark as Bookmark, RedactedRun, RedactionList, same_snaps};
@@ -45,10 +45,11 @@ impl Pool {
         let full = format!("{fs}#{name}");
         let guids: Vec<u64> = others.iter().map(DatasetRef::guid).collect();
         let dsl = self.dsl();
+        let others: Vec<_> = others.iter().map(|o| o.ds.clone()).collect();
+        check_redaction(dsl, &snap.ds, &others).await?;
         if !name.contains('#') && snap.is_snapshot() {
             dsl.redact_again(&full, &guids).await?;
         }
-        let others: Vec<_> = others.iter().map(|o| o.ds.clone()).collect();
         let list = redaction(dsl, &snap.ds, &others).await?;
         let snap = snap.ds.clone();
         self.task(move |dsl, tx| Box::pin(async move { dsl.redact(&tx, &snap, &full, &list).await })).await

@@ -11,7 +11,7 @@ use std::time::Duration;
 use zilla_core::dsl::{DslDataset, DslPool, LongHold, Writer};
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::txg::Tx;
-use zilla_core::types::ObjectId;
+use zilla_core::types::{ObjectId, Txg};
 use zilla_core::zio::Leave;
 use zilla_core::zpl::{Atime, FsProps, Space, SyncMode, Zfs};
 use zilla_env::Env;
@@ -61,8 +61,8 @@ impl Space for DatasetSpace {
     fn need_feature(&self, name: &'static str) {
         self.ds.will_need_feature(name);
     }
-    fn clones(&self, tx: &Tx) -> bool {
-        self.dsl.feature_enabled("block_cloning") && !self.dsl.ctx().is_frozen(tx.txg())
+    fn clones(&self) -> Option<Txg> {
+        self.dsl.feature_enabled("block_cloning").then(|| self.dsl.ctx().last_on_disk())
     }
     fn let_go(&self) {
         let kept = self.kept.lock().take();

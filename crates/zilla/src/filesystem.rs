@@ -444,10 +444,10 @@ impl Filesystem {
         resident(|| self.try_readlink(node)).await
     }
 
-    /// As [`Filesystem::read`], if all it takes is in memory.
-    pub fn try_read(&self, node: NodeId, off: u64, len: usize) -> Now<ReadData> {
+    /// As [`Filesystem::read`], or [`Filesystem::read_direct`], if all it takes is in memory.
+    pub fn try_read(&self, node: NodeId, off: u64, len: usize, direct: bool) -> Now<ReadData> {
         let (zfs, _, id) = self.any(node)?;
-        zfs.try_read(id, off, len)
+        if direct { zfs.try_read_direct(id, off, len) } else { zfs.try_read(id, off, len) }
     }
 
     /// Bytes of a file, up to its end.

@@ -40,7 +40,6 @@ fn supported(name: &str, value: &TypedValue) -> bool {
         ("encryption" | "keyformat", value) => {
             matches!(value, TypedValue::Num(0)) || matches!(value, TypedValue::Str(s) if s == "none")
         }
-        ("zoned", TypedValue::Num(n)) => *n == 0,
         ("context" | "fscontext" | "defcontext" | "rootcontext" | "mlslabel", TypedValue::Str(text)) => {
             text == "none"
         }

@@ -85,3 +85,34 @@ fn copies_share_blocks_and_outlive_kills() {
     assert!(fs::read(&far).expect("far") == data);
     pool.judge();
 }
+
+/// A frozen pool is what a crash would leave: what is shared since can only come from the log, and
+/// only what the last uberblock leads to may be.
+#[test]
+fn what_is_shared_after_the_last_txg_comes_back_from_the_log() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    let root = pool.root();
+    let (data, later) = (Random::new(8).bytes(LEN), Random::new(9).bytes(LEN));
+    fs::write(root.join("a"), &data).expect("write");
+    File::open(root.join("a")).expect("open").sync_all().expect("fsync");
+    pool.sync();
+    world.zpool("freeze tank").ok();
+    copy(&root.join("a"), &root.join("b"));
+    fs::write(root.join("c"), &later).expect("write");
+    // It is synced, but not to where the last uberblock leads.
+    world.zpool("sync tank").ok();
+    copy(&root.join("c"), &root.join("d"));
+    world.kill();
+    pool.again();
+    for (name, wanted) in [("a", &data), ("b", &data), ("d", &later)] {
+        assert!(fs::read(root.join(name)).expect(name) == *wanted, "{name}");
+    }
+    pool.sync();
+    let (used, saved) = (bclone(&world, "bcloneused"), bclone(&world, "bclonesaved"));
+    assert!(used > 4 << 20 && used < 5 << 20 && saved == used, "{used} used, {saved} saved");
+    pool.judge();
+}

@@ -145,3 +145,23 @@ fn prune(pool: &Pool<'_>) {
     fs::remove_file(pool.root().join("a/y")).expect("remove");
     assert!(fs::read(pool.root().join("a/x")).expect("read") == bytes(5));
 }
+
+/// A pool in which nothing else happens is synced as often as somebody asks.
+#[test]
+fn entries_leave_their_log_though_nothing_else_is_written() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    world.zfs("create -o dedup=on -o recordsize=16k tank/a").ok();
+    fs::write(pool.root().join("a/x"), bytes(5)).expect("write");
+    // Three txgs each; the log is due after eight.
+    (0..5).for_each(|_| pool.sync());
+    let mut tables = world.command("zdb");
+    let done = tables.args(["-e", "-p"]).arg(world.disks()).args(["-D", "tank"]).output().expect("zdb");
+    let said = String::from_utf8_lossy(&done.stdout);
+    let stored = said.lines().find(|l| l.starts_with("DDT-sha256-zap-unique"));
+    assert!(stored.is_some_and(|l| l.contains(&format!("entries={RECORDS}"))), "{said}");
+    zdb(&pool);
+}

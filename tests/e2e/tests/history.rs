@@ -24,6 +24,9 @@ fn what_was_done_to_datasets_is_in_the_history() {
         "destroy tank/fs",
         "rollback tank/other@b",
         "destroy tank/other@b",
+        "allow -s @all snapshot,mount tank/other",
+        "unallow -s @all mount tank/other",
+        "unallow -s @all tank/other",
     ] {
         world.zfs(words).ok();
     }
@@ -42,12 +45,17 @@ fn what_was_done_to_datasets_is_in_the_history() {
         "destroy tank/fs (",
         "clone swap tank/other/%rollback (",
         "destroy tank/other@b (",
+        "permission update tank/other (",
+        "permission update tank/other (",
+        "permission remove tank/other (",
+        "permission who remove tank/other (",
     ];
     let told = world.zpool("history -i tank").ok();
     let mut lines = told.lines().filter(|l| l.contains("[txg:"));
     for what in wanted {
         assert!(lines.any(|l| l.contains(&format!("] {what}"))), "{what} in its place of {told}");
     }
+    assert!(told.contains(") s-$@all snapshot\n"), "{told}");
     assert!(told.contains("quota=67108864") && told.contains("tag=keep temp=0 refs=1"), "{told}");
     assert!(!world.zpool("history tank").ok().contains("[txg:"), "only who asks for them is told");
     pool.export();
@@ -55,5 +63,16 @@ fn what_was_done_to_datasets_is_in_the_history() {
         assert!(text.contains("promote tank/clone ("), "{text}");
     }
     pool.import();
+    // A stream alone changes nothing.
+    world.zfs("snapshot tank/other@c").ok();
+    let out = std::fs::File::create(world.path().join("stream")).expect("a file");
+    let sent = world.command("zfs").args(["send", "tank/other@c"]).stdout(out).status();
+    assert!(sent.expect("zfs").success());
+    assert!(!world.zpool("history tank").ok().contains("zfs send"));
+    // The end of a pool is told to who imports it all the same.
+    world.zpool("destroy tank").ok();
+    world.zpool(&format!("import -D -f -d {} tank", world.disks().display())).ok();
+    let told = world.zpool("history tank").ok();
+    assert!(told.lines().any(|l| l.ends_with(" zpool destroy tank")), "{told}");
     pool.judge();
 }

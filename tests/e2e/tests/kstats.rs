@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -73,6 +74,17 @@ fn what_a_pool_and_its_file_systems_do_is_told() {
         of("nwritten") == 30_000 && of("writes") >= 3 && (of("nunlinks"), of("nunlinked")) == (1, 1)
     });
     until("what the pool wrote", || counter(&of_pool("iostats"), "arc_write_bytes") == 30_000);
+    // The first write makes the file's record, and the cache keeps it; the others go past it.
+    let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let mut options = fs::File::options();
+    options.write(true).create(true).truncate(true).custom_flags(flags);
+    let mut direct = options.open(pool.root().join("direct")).expect("open");
+    (0..4).for_each(|_| direct.write_all(&[9; 128 << 10]).expect("write"));
+    drop(direct);
+    until("what goes past the cache", || {
+        let of = |name: &str| counter(&of_pool("iostats"), name);
+        of("direct_write_count") == 3 && of("arc_write_bytes") == 30_000 + (128 << 10)
+    });
     until("transactions and blocks", || {
         counter(&kstat.join("dmu_tx"), "dmu_tx_assigned") > 0
             && counter(&kstat.join("dbufstats"), "cache_count") > 0

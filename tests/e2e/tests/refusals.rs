@@ -9,12 +9,28 @@ fn properties_that_would_not_be_heeded_are_refused_by_name() {
     }
     let world = World::new();
     let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
-    let done = world.zfs("set zoned=on tank");
-    let text = "cannot set property for 'tank': 'zoned=on' is not supported by zilla yet\n";
+    let done = world.zfs("set context=c tank");
+    let text = "cannot set property for 'tank': 'context=c' is not supported by zilla yet\n";
     assert_eq!((done.code, done.stderr.as_str()), (2, text));
     for setting in ["direct=disabled", "direct=standard", "special_small_blocks=64K", "zoned=off"] {
         world.zfs(&format!("set {setting} tank")).ok();
     }
+    // A container's file system is not mounted here, nor what is below it.
+    for name in ["tank/z", "tank/z/below"] {
+        world.zfs(&format!("create {name}")).ok();
+    }
+    world.zfs("set zoned=on tank/z").ok();
+    for name in ["tank/z", "tank/z/below"] {
+        assert_eq!(world.zfs(&format!("get -H -o value mounted {name}")).ok(), "no\n");
+        let told = world.zfs(&format!("mount {name}")).fails();
+        assert_eq!(told, format!("cannot mount '{name}': dataset is exported to a local zone\n"));
+    }
+    world.zfs("mount -a").ok();
+    assert_eq!(world.zfs("get -H -o value mounted tank/z").ok(), "no\n");
+    world.zfs("set zoned=off tank/z").ok();
+    world.zfs("mount -a").ok();
+    assert_eq!(world.zfs("get -H -o value mounted tank/z/below").ok(), "yes\n");
+    world.zfs("destroy -r tank/z").ok();
     // OpenZFS takes it, and says that it has no effect.
     let told = world.zpool("set dedupditto=100 tank").ok();
     assert_eq!(told, "Note: property 'dedupditto' no longer has any effect\n");

@@ -456,6 +456,7 @@ fn what_is_sensitive_is_left_out_and_comes_back() {
     refused("redact tank/a@s book @c", 18, "full dataset names required");
     world.zfs("redact tank/a@s book tank/c@c").ok();
     refused("redact tank/a@s book tank/c@c", 17, "(book) provided already exists");
+    refused("redact tank/a@s book tank/a@s", 22, "must be descendent of snapshot being redacted");
     let get = |what: &str, name: &str| world.zfs(&format!("get -H -p -o value {what} {name}")).ok();
     let by = get("guid", "tank/c@c");
     assert_eq!(get("redact_snaps", "tank/a#book"), by);

@@ -57,6 +57,11 @@ pub(super) struct Pass<'a> {
 }
 
 impl Ddt {
+    /// Whether entries are to go from the logs to the ZAPs.
+    pub(crate) fn has_work(&self, tx: &Tx) -> bool {
+        self.tables.iter().any(|table| table.state.lock().logs.has_work(tx))
+    }
+
     /// Writes down what changed; in a txg's first pass the logs move on too. Gives the blocks that
     /// are to be freed: nothing points to them.
     pub(crate) async fn sync(&self, tx: &Tx, first_pass: bool) -> Result<Vec<BlkPtr>> {

@@ -63,6 +63,11 @@ counters! {
         read_bytes,
         written_blocks,
         written_bytes,
+        /// What went past the cache (`O_DIRECT`), which is not among the others.
+        direct_read_blocks,
+        direct_read_bytes,
+        direct_written_blocks,
+        direct_written_bytes,
         /// Reads that went on where the last one of the same object ended, and others.
         sequential,
         elsewhere,

@@ -242,22 +242,6 @@ impl Dbuf {
         self.base_known()
     }
 
-    /// A cloned block whose contents are not in memory.
-    pub(crate) fn unread_clone(&self) -> Option<BlkPtr> {
-        self.layers.iter().filter_map(Layer::under).find(|c| c.data.is_none()).map(|c| c.bp)
-    }
-
-    /// The same of the layer of `txg`.
-    pub(crate) fn unread_clone_of(&self, txg: Txg) -> Option<BlkPtr> {
-        let layer = self.layers.iter().find(|l| l.txg == txg)?;
-        layer.under().filter(|c| c.data.is_none()).map(|c| c.bp)
-    }
-
-    /// Whether the layer of `txg` lies on a cloned block.
-    pub(crate) fn is_clone(&self, txg: Txg) -> bool {
-        self.layers.iter().any(|l| l.txg == txg && l.under().is_some())
-    }
-
     /// Gives the layer of `txg` the bytes of the cloned block that it lies on, if it does; false if
     /// these were not read.
     #[must_use]
@@ -434,14 +418,6 @@ impl Dbuf {
     /// Frees the block in `txg`: reads as zeroes from now on.
     pub(crate) fn free(&mut self, txg: Txg) {
         self.put(txg, LayerData::Hole);
-    }
-
-    /// Makes the block, of `blksz` bytes, what is at `bp`.
-    pub(crate) fn put_clone(&mut self, txg: Txg, blksz: usize, bp: BlkPtr) {
-        self.put(txg, LayerData::Partial(Partial::new(blksz, 0, 0)));
-        if let Some(l) = self.layers.last_mut() {
-            l.clone = Some(Box::new(ClonedBlock { bp, data: None }));
-        }
     }
 
     fn put(&mut self, txg: Txg, data: LayerData) {
@@ -696,5 +672,6 @@ fn copied(old: &[u8], len: usize) -> IoBuf {
     buf
 }
 
+mod clone;
 #[cfg(test)]
 mod tests;

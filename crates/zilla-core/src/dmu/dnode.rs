@@ -465,21 +465,35 @@ impl Dnode {
     }
 
     /// Where the blocks of a range are on disk, holes as [`BlkPtr::ZERO`]; None if any of them was
-    /// changed and is not on disk. The object counts as changed in `tx`: nobody whose txg comes
-    /// before it may free them any more.
+    /// changed and is not on disk. (What `tx`'s own txg cloned or freed is known: a clone of a
+    /// clone is counted beside it in that txg's sync, whatever becomes of the first.) The object
+    /// counts as changed in `tx`: nobody whose txg comes before it may free them any more.
     pub(crate) fn cloned_from(
         self: &Arc<Self>,
         tx: &Tx,
         blocks: std::ops::Range<u64>,
     ) -> Now<Option<Vec<BlkPtr>>> {
         self.in_order(tx)?;
-        let inner = self.inner.lock();
+        let (slot, inner) = (tx.txg().slot(), self.inner.lock());
         let mut out = Vec::with_capacity((blocks.end - blocks.start) as usize);
         for blkid in blocks {
-            let waits = |p: &Pending| p.free_object || p.blocks.contains(&blkid) || p.frees.contains(blkid);
-            let dirty = inner.dbufs.get(&blkid).is_some_and(|db| !db.is_clean());
-            if inner.freed || dirty || inner.held.frees.contains(blkid) || inner.pending.iter().any(waits) {
+            let (db, own) = (inner.dbufs.get(&blkid), &inner.pending[slot]);
+            let known = match own.frees.contains(blkid) && !own.blocks.contains(&blkid) {
+                true => Some(BlkPtr::ZERO),
+                false => db.and_then(|db| db.only_clone(tx.txg())),
+            };
+            let changes = |p: &Pending| p.blocks.contains(&blkid) || p.frees.contains(blkid);
+            let mut pending = inner.pending.iter().enumerate();
+            if inner.freed
+                || inner.held.frees.contains(blkid)
+                || known.is_none() && db.is_some_and(|db| !db.is_clean())
+                || pending.any(|(i, p)| p.free_object || (i != slot || known.is_none()) && changes(p))
+            {
                 return Ok(None);
+            }
+            if let Some(bp) = known {
+                out.push(bp);
+                continue;
             }
             out.push(match tree::lookup(&inner.phys, &inner.indirects, 0, blkid) {
                 _ if blkid > inner.head.maxblkid => BlkPtr::ZERO,

@@ -69,16 +69,26 @@ impl Cursor {
 }
 
 impl Dnode {
-    /// The bytes at `off`, if they are in memory.
-    pub(crate) fn read_at(self: &Arc<Self>, cursor: &Cursor, off: u64, len: usize) -> Now<ReadData> {
+    /// The bytes at `off`, if they are in memory. `past`: who reads goes past the cache.
+    pub(crate) fn read_at(
+        self: &Arc<Self>,
+        cursor: &Cursor,
+        off: u64,
+        len: usize,
+        past: bool,
+    ) -> Now<ReadData> {
         let mut out = ReadData::new();
         if len > 0 {
             self.read_shared(off, len, &mut out)?;
             let stats = &self.shared.cache.streams;
             let last = cursor.end.swap(off + len as u64, Ordering::Relaxed);
             count(if last == off && off > 0 { &stats.sequential } else { &stats.elsewhere }, 1);
-            count(&stats.read_blocks, self.blocks_of(off, len as u64));
-            count(&stats.read_bytes, len as u64);
+            let (blocks, bytes) = match past {
+                true => (&stats.direct_read_blocks, &stats.direct_read_bytes),
+                false => (&stats.read_blocks, &stats.read_bytes),
+            };
+            count(blocks, self.blocks_of(off, len as u64));
+            count(bytes, len as u64);
         }
         Ok(out)
     }
@@ -137,9 +147,11 @@ impl Dnode {
         join_all(loads).await.into_iter().collect()
     }
 
-    /// What the open txg has of a range goes past the cache when it is written.
-    pub(crate) fn write_past(&self, tx: &Tx, off: u64, len: u64) {
-        for blkid in self.records_of(off, len) {
+    /// The whole records of a range go past the cache when the open txg writes them. Who writes a
+    /// part of a record may well write the rest of it next.
+    fn write_past(&self, tx: &Tx, whole: Range<u64>) {
+        let blksz = u64::from(self.blksz().max(1));
+        for blkid in whole.start / blksz..whole.end / blksz {
             let block = Bookmark::new(self.shared.objset, self.id(), 0, blkid);
             self.shared.store.note_past(tx.txg(), block);
         }
@@ -153,17 +165,29 @@ impl Dnode {
     }
 
     /// Writes buffers, one behind the other. Returns the same bytes in pieces of which none holds a
-    /// part only of a record that is written whole.
+    /// part only of a record that is written whole. `past`: who writes goes past the cache.
     pub(crate) fn write_pieces(
         self: &Arc<Self>,
         tx: &Tx,
         off: u64,
         data: &[Bytes],
+        past: bool,
     ) -> SmallVec<[Written; 2]> {
-        let pieces = with_whole_records(off, data, u64::from(self.blksz()));
+        let blksz = u64::from(self.blksz());
+        let pieces = with_whole_records(off, data, blksz);
         let (stats, len) = (&self.shared.cache.streams, data.iter().map(|d| d.len() as u64).sum());
-        count(&stats.written_blocks, self.blocks_of(off, len));
-        count(&stats.written_bytes, len);
+        let whole = match past {
+            true => whole_records(off, len, blksz),
+            false => off..off,
+        };
+        let direct = self.blocks_of(whole.start, whole.end.saturating_sub(whole.start));
+        if direct > 0 {
+            self.write_past(tx, whole);
+            count(&stats.direct_written_blocks, direct);
+            count(&stats.direct_written_bytes, direct * blksz);
+        }
+        count(&stats.written_blocks, self.blocks_of(off, len) - direct);
+        count(&stats.written_bytes, len - direct * blksz);
         let write = |(at, d): (u64, &Bytes)| {
             let shared = self.write_records(tx, at, d);
             Written { at, data: d.clone(), shared }
@@ -202,10 +226,15 @@ fn placed(mut off: u64, pieces: &[Bytes]) -> impl Iterator<Item = (u64, &Bytes)>
     })
 }
 
+/// The records that a range of bytes has all of; it ends before it begins where there are none.
+fn whole_records(off: u64, len: u64, blksz: u64) -> Range<u64> {
+    off.next_multiple_of(blksz)..(off + len) / blksz * blksz
+}
+
 /// The same bytes in pieces of which none holds a part only of a record that is written whole.
 fn with_whole_records(off: u64, data: &[Bytes], blksz: u64) -> Cow<'_, [Bytes]> {
     let len: u64 = data.iter().map(|d| d.len() as u64).sum();
-    let whole = off.next_multiple_of(blksz)..(off + len) / blksz * blksz;
+    let whole = whole_records(off, len, blksz);
     let is_cut = |at: u64| !at.is_multiple_of(blksz) && whole.contains(&at);
     if !placed(off, data).any(|(at, _)| is_cut(at)) {
         return Cow::Borrowed(data);

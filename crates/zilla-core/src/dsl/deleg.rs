@@ -16,7 +16,7 @@ use super::dir::DslDir;
 use crate::error::Result;
 use crate::txg::Tx;
 use crate::zap::{CreateOpts, Zap};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use zilla_ondisk::dsl::DMU_POOL_PROPS;
 use zilla_ondisk::enums::SPA_VERSION_DELEGATED_PERMS;
@@ -74,6 +74,11 @@ impl Grantee {
 /// Permissions of one dir: whom, and what.
 pub type Grants = Vec<(Grantee, Vec<String>)>;
 
+/// How the history says it.
+fn said(who: &Grantee, perm: &str) -> String {
+    format!("{} {perm}", who.as_str())
+}
+
 impl DslPool {
     /// What was given at this dir, without what was given above it.
     #[crate::boxed]
@@ -106,6 +111,7 @@ impl DslPool {
         self.read_grants(&dir).await?;
         for (who, perms) in grants {
             self.grant(tx, &dir, who, perms).await?;
+            perms.iter().for_each(|perm| self.note_dir(tx, &dir, "permission update", &said(who, perm)));
         }
         Ok(())
     }
@@ -155,6 +161,10 @@ impl DslPool {
             let zap = Zap::open(self.mos(), inner).await?;
             for perm in perms {
                 zap.delete_if_there(tx, perm).await?;
+                self.note_dir(tx, &dir, "permission remove", &said(who, perm));
+            }
+            if perms.is_empty() {
+                self.note_dir(tx, &dir, "permission who remove", who.as_str());
             }
             if perms.is_empty() || zap.is_empty().await? {
                 outer.delete(tx, &who.0).await?;
@@ -200,13 +210,13 @@ impl DslPool {
         if self.may_at(dir, true, perm, who).await? {
             return Ok(true);
         }
-        let mut sets = BTreeSet::new();
+        let mut sets = Sets::new();
         for d in dir.ancestry().iter().filter(|_| new) {
             let grants = self.grants(d).await?;
             let of = |key: &str| {
                 grants.iter().filter(|(w, _)| w.0 == key).flat_map(|(_, p)| p.clone()).collect::<Vec<_>>()
             };
-            sets.extend(of("C-$"));
+            add_sets(&mut sets, of("C-$"));
             if of("c-$").iter().any(|p| p == perm) || set_gives(&grants, &mut sets, perm) {
                 return Ok(true);
             }
@@ -216,7 +226,7 @@ impl DslPool {
 
     async fn may_at(&self, dir: &Arc<DslDir>, below: bool, perm: &str, who: &Who) -> Result<bool> {
         let Who::User { uid, gids } = who else { return Ok(true) };
-        let mut sets: BTreeSet<String> = BTreeSet::new();
+        let mut sets = Sets::new();
         for d in dir.ancestry() {
             let place = if d.id == dir.id && !below { 'l' } else { 'd' };
             let grants = self.grants(&d).await?;
@@ -228,7 +238,8 @@ impl DslPool {
                     return Ok(true);
                 }
                 let key = format!("{}{place}${rest}", kind.to_ascii_uppercase());
-                sets.extend(grants.iter().filter(|(w, _)| w.0 == key).flat_map(|(_, p)| p.clone()));
+                let given = grants.iter().filter(|(w, _)| w.0 == key);
+                add_sets(&mut sets, given.flat_map(|(_, p)| p.clone()));
             }
             if set_gives(&grants, &mut sets, perm) {
                 return Ok(true);
@@ -247,21 +258,32 @@ impl DslPool {
     }
 }
 
+/// Sets that someone has, and whether a dir defined one: the dirs above say nothing of it then.
+type Sets = BTreeMap<String, bool>;
+
+fn add_sets(sets: &mut Sets, names: impl IntoIterator<Item = String>) {
+    for name in names {
+        sets.entry(name).or_insert(false);
+    }
+}
+
 /// Whether one of these sets, as a dir defines them, holds a permission; sets that they are said to
 /// hold are added.
-fn set_gives(grants: &Grants, sets: &mut BTreeSet<String>, perm: &str) -> bool {
+fn set_gives(grants: &Grants, sets: &mut Sets, perm: &str) -> bool {
+    let of = |key: String| grants.iter().find(|(w, _)| w.0 == key).map(|(_, perms)| perms);
     // Each is looked at once, so this ends.
-    let mut todo: Vec<String> = sets.iter().cloned().collect();
+    let mut todo: Vec<String> = sets.iter().filter(|(_, known)| !**known).map(|(s, _)| s.clone()).collect();
     while let Some(set) = todo.pop() {
-        let (plain, nested) = (format!("s-${set}"), format!("S-${set}"));
-        if grants.iter().any(|(w, perms)| w.0 == plain && perms.iter().any(|p| p == perm)) {
+        let (plain, nested) = (of(format!("s-${set}")), of(format!("S-${set}")));
+        if plain.is_some_and(|perms| perms.iter().any(|p| p == perm)) {
             return true;
         }
-        for more in grants.iter().filter(|(w, _)| w.0 == nested).flat_map(|(_, p)| p) {
-            if sets.insert(more.clone()) {
-                todo.push(more.clone());
-            }
+        for more in nested.into_iter().flatten().filter(|more| !sets.contains_key(*more)) {
+            todo.push(more.clone());
         }
+        add_sets(sets, todo.iter().cloned());
+        let known = plain.is_some() || nested.is_some();
+        sets.insert(set, known);
     }
     false
 }

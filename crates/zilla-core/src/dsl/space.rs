@@ -137,7 +137,10 @@ impl DslPool {
                     (quota, errno) = (avail, Errno::NoSpc);
                 }
             }
-            let slack = if quota == u64::MAX { 0 } else { quota >> 5 };
+            // A quota may be overrun a little, as in OpenZFS. At the pool's end lies what is
+            // reserved for others: what is in flight is waited for. (OpenZFS takes it for 24 times
+            // as much.)
+            let slack = if quota == u64::MAX || errno == Errno::NoSpc { 0 } else { quota >> 5 };
             if by_others >= quota {
                 // What was freed in the last txgs, of files or of the intent log, comes back as
                 // txgs pass, empty ones too.

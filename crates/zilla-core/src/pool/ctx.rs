@@ -137,6 +137,11 @@ impl PoolCtx {
         self.frozen_after.store(txg.0, Ordering::Release);
     }
 
+    /// The last txg that is or will be on disk: no uberblock leads to what a later one writes.
+    pub fn last_on_disk(&self) -> Txg {
+        Txg(self.frozen_after.load(Ordering::Acquire))
+    }
+
     /// Whether `txg` will never be on disk, because the pool is frozen: what it does can only come
     /// back from the intent log.
     pub fn is_frozen(&self, txg: Txg) -> bool {

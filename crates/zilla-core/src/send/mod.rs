@@ -44,7 +44,7 @@ pub use estimate::estimate;
 pub use heal::{Heal, Healed};
 pub use objects::Resume;
 pub use receive::{Receive, check_features, raw_key};
-pub use redact::redaction;
+pub use redact::{check_redaction, redaction};
 pub use restore::Redaction;
 pub use sender::{From, HEAD_NAME, SendOpts, Special, send, send_special};
 pub use token::{Token, parse_token, parse_token_list, token};

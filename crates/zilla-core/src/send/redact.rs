@@ -28,13 +28,13 @@ type Span = (Pos, Pos);
 
 const END: Pos = (u64::MAX, 0);
 
-/// Finds the blocks of a snapshot that all of others have changed.
+/// Refuses what cannot be redacted by these.
 #[crate::boxed]
-pub async fn redaction(
-    dsl: &Arc<DslPool>,
+pub async fn check_redaction(
+    dsl: &DslPool,
     snap: &Arc<DslDataset>,
     others: &[Arc<DslDataset>],
-) -> Result<RedactionList> {
+) -> Result<()> {
     if !snap.is_snapshot() {
         return Err(Refusal::NotSnapshot(snap.name()).into());
     }
@@ -49,7 +49,17 @@ pub async fn redaction(
             return Err(Refusal::AlreadyRedacted.into());
         }
     }
-    dsl.redact_check(others.len())?;
+    dsl.redact_check(others.len())
+}
+
+/// Finds the blocks of a snapshot that all of others have changed.
+#[crate::boxed]
+pub async fn redaction(
+    dsl: &Arc<DslPool>,
+    snap: &Arc<DslDataset>,
+    others: &[Arc<DslDataset>],
+) -> Result<RedactionList> {
+    check_redaction(dsl, snap, others).await?;
     let mut spans: Vec<Span> = vec![((0, 0), END)];
     for other in others {
         spans = both(&spans, &changed(dsl, other, snap.phys().creation_txg).await?);

@@ -132,7 +132,10 @@ impl Spa {
         self.sync_hooks(&tx).await?;
         self.dsl.sync_dirs(&tx).await?;
         let config_dirty = self.config_dirty.swap(false, Ordering::AcqRel);
-        if !config_dirty && !mos.is_dirty(txg) && !self.ctx.has_frees(txg) && !self.metaslabs.is_dirty(txg) {
+        let changed =
+            config_dirty || mos.is_dirty(txg) || self.ctx.has_frees(txg) || self.metaslabs.is_dirty(txg);
+        // (Entries of deduplication tables go from the logs to the ZAPs also alone.)
+        if !changed && !self.ddt.has_work(&tx) {
             // Nothing happened: the last uberblock says it all. Deferred space still moves on.
             // (Who was turned away changed nothing, but left an estimate.)
             self.dsl.forget_estimates(txg);

@@ -17,8 +17,9 @@ use zilla_ondisk::object_type::{DMU_OT_NONE, DMU_OT_OBJSET};
 use zilla_ondisk::{ByteOrder as DiskOrder, Dva};
 
 use super::write::{Place, Placement};
-use super::{AllocReq, Priority, Zio, verify};
+use super::{AllocReq, AllocStop, Dvas, Priority, Zio, verify};
 use crate::error::{Errno, Error, Result};
+use crate::tunables::{METASLAB_FORCE_GANGING, METASLAB_FORCE_GANGING_PCT};
 use crate::types::{Bookmark, GANG_HEADER_SIZE, Txg};
 use crate::vdev::{Reader, VdevTree, unfenced};
 
@@ -218,6 +219,38 @@ impl Zio {
                 return Err(e);
             }
         }
+    }
+
+    /// Places many blocks; `None` for those that no run was found for.
+    pub(super) async fn place_many(&self, txg: Txg, wanted: &[AllocReq]) -> Result<Vec<Option<Dvas>>> {
+        let allocator = self.allocator()?;
+        let mut out: Vec<Option<Dvas>> = Vec::with_capacity(wanted.len());
+        let mut found = Vec::with_capacity(wanted.len());
+        let mut forced = self.forced_gangs(wanted).into_iter().peekable();
+        while out.len() < wanted.len() {
+            if forced.next_if_eq(&out.len()).is_some() {
+                out.push(None);
+                continue;
+            }
+            let end = forced.peek().copied().unwrap_or(wanted.len());
+            let rest = wanted.get(out.len()..end).unwrap_or_default();
+            let stop = allocator.alloc(txg, rest, &mut found);
+            out.extend(found.drain(..).map(Some));
+            match stop {
+                Ok(()) => {}
+                Err(AllocStop::NoSpc) => out.push(None),
+                Err(AllocStop::Load { vdev, metaslab }) => allocator.load(vdev, metaslab).await?,
+                Err(AllocStop::Err(e)) => return Err(e),
+            }
+        }
+        Ok(out)
+    }
+
+    /// Which of the blocks are to be gangs because `metaslab_force_ganging` says so.
+    fn forced_gangs(&self, wanted: &[AllocReq]) -> Vec<usize> {
+        let (least, percent) = (METASLAB_FORCE_GANGING.get(), METASLAB_FORCE_GANGING_PCT.get());
+        let large = wanted.iter().enumerate().filter(|(_, w)| w.psize >= least);
+        large.filter(|_| self.0.env.random_below(100) < percent).map(|(i, _)| i).collect()
     }
 
     /// Gives back places that nothing was written to.

@@ -339,6 +339,27 @@ fn blocks_without_a_run_become_gangs() {
 }
 
 #[test]
+fn large_blocks_are_forced_to_be_gangs() {
+    use crate::tunables::{METASLAB_FORCE_GANGING, METASLAB_FORCE_GANGING_PCT};
+    // No other test of this program has blocks as large.
+    let large = 3 << 20;
+    let w = world(VdevKind::File, 1, 9);
+    let reqs: Vec<WriteReq> =
+        [4096, large, large, 8192, large].iter().zip(0..).map(|(len, i)| req(noise(i, *len), i)).collect();
+    METASLAB_FORCE_GANGING.set(large as u64);
+    METASLAB_FORCE_GANGING_PCT.set(100);
+    let bps = w.write(5, reqs.clone());
+    METASLAB_FORCE_GANGING.set(METASLAB_FORCE_GANGING.default);
+    METASLAB_FORCE_GANGING_PCT.set(METASLAB_FORCE_GANGING_PCT.default);
+    w.stable(5);
+    let gangs: Vec<bool> = bps.iter().map(BlkPtr::is_gang).collect();
+    assert_eq!(gangs, [false, true, true, false, true]);
+    w.check(&reqs, &bps);
+    let bps = w.write(6, reqs.clone());
+    assert!(!bps.iter().any(BlkPtr::is_gang), "there is a run for each");
+}
+
+#[test]
 fn a_txg_rewrites_its_gangs_in_place() {
     for (kind, n) in [(VdevKind::File, 1), (VdevKind::Raidz { nparity: 1 }, 3)] {
         let w = world(kind, n, 9);

@@ -256,7 +256,7 @@ impl Job {
             }
             kept.push(stay);
         }
-        let places = self.place(&wanted).await?;
+        let places = zio.place_many(txg, &wanted).await?;
         let mut places = places.into_iter();
 
         let mut bps = Vec::with_capacity(reqs.len());
@@ -370,25 +370,6 @@ impl Job {
             out.blocks.push((key, zio.written(&bp, &req.bookmark, data, compress, lsize)));
         }
         Ok(bp)
-    }
-
-    /// Places many blocks; `None` for those that no run was found for.
-    async fn place(&self, wanted: &[AllocReq]) -> Result<Vec<Option<Dvas>>> {
-        let allocator = self.zio.allocator()?;
-        let mut out: Vec<Option<Dvas>> = Vec::with_capacity(wanted.len());
-        let mut found = Vec::with_capacity(wanted.len());
-        while out.len() < wanted.len() {
-            let rest = wanted.get(out.len()..).unwrap_or_default();
-            let stop = allocator.alloc(self.txg, rest, &mut found);
-            out.extend(found.drain(..).map(Some));
-            match stop {
-                Ok(()) => break,
-                Err(AllocStop::NoSpc) => out.push(None),
-                Err(AllocStop::Load { vdev, metaslab }) => allocator.load(vdev, metaslab).await?,
-                Err(AllocStop::Err(e)) => return Err(e),
-            }
-        }
-        Ok(out)
     }
 }
 

@@ -22,6 +22,7 @@ use super::types::Time;
 use crate::dmu::{Dnode, Now};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
+use crate::types::Txg;
 use crate::zil::When;
 use crate::zio::Leave;
 use std::sync::Arc;
@@ -87,9 +88,9 @@ impl Zfs {
         // Who takes the source's blocks away has it revoked first, so that none is shared after
         // that.
         src.check_lives()?;
-        if !self.space.clones(tx) {
+        let Some(last) = self.space.clones() else {
             return Ok(Cloned::Refused("the pool's feature block_cloning is not enabled"));
-        }
+        };
         if crate::tunables::BCLONE_ENABLED.get() == 0 {
             return Ok(Cloned::Refused("zfs_bclone_enabled is 0"));
         }
@@ -126,7 +127,7 @@ impl Zfs {
         let Some(bps) = dn_from.cloned_from(tx, first..first + len.div_ceil(blksz))? else {
             return Ok(Cloned::Dirty);
         };
-        match self.shareable(&bps, blksz)? {
+        match self.shareable(&bps, blksz, last)? {
             Cloned::Bytes(_) => {}
             other => return Ok(other),
         }
@@ -174,9 +175,9 @@ impl Zfs {
         let (dn, old) = (zn.dnode(), state.attrs.size);
         let whole = offset == 0 || blksz.is_power_of_two();
         let unlike = |bp: &BlkPtr| !bp.is_hole() && (bp.is_metadata() || bp.lsize() != blksz);
-        let as_they_are = whole && !bps.iter().any(unlike) && self.space.clones(tx);
-        let Some(resize) = takes_records_of(dn, old, blksz).filter(|_| as_they_are) else { return Ok(false) };
-        if !matches!(self.shareable(bps, blksz)?, Cloned::Bytes(_)) {
+        let last = self.space.clones().filter(|_| whole && !bps.iter().any(unlike));
+        let (Some(resize), Some(last)) = (takes_records_of(dn, old, blksz), last) else { return Ok(false) };
+        if !matches!(self.shareable(bps, blksz, last)?, Cloned::Bytes(_)) {
             return Ok(false);
         }
         let grows = if resize { dn.cost(tx, 0, 1, blksz) } else { 0 };
@@ -194,9 +195,9 @@ impl Zfs {
         Ok(true)
     }
 
-    /// Whether blocks may be another file's as well.
-    fn shareable(&self, bps: &[BlkPtr], blksz: u64) -> Result<Cloned> {
-        let synced = self.txgs()?.synced().0;
+    /// Whether blocks may be another file's as well; those of txgs after `last` never are.
+    fn shareable(&self, bps: &[BlkPtr], blksz: u64, last: Txg) -> Result<Cloned> {
+        let synced = self.txgs()?.synced().min(last).0;
         for bp in bps.iter().filter(|bp| !bp.is_hole()) {
             if bp.is_redacted() || bp.dedup() || bp.lsize() != blksz {
                 return Ok(Cloned::Refused("a record is of a kind that is not shared"));

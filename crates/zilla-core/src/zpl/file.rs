@@ -55,6 +55,15 @@ impl Zfs {
 
     /// The bytes of a file, if they are in memory; fewer at its end.
     pub fn try_read(&self, id: u64, off: u64, len: usize) -> Now<ReadData> {
+        self.try_read_by(id, off, len, false)
+    }
+
+    /// The same by who goes past the caches (`O_DIRECT`), if the file system lets him.
+    pub fn try_read_direct(&self, id: u64, off: u64, len: usize) -> Now<ReadData> {
+        self.try_read_by(id, off, len, self.may_go_past())
+    }
+
+    fn try_read_by(&self, id: u64, off: u64, len: usize, direct: bool) -> Now<ReadData> {
         let zn = self.znode(id)?;
         let size = {
             let state = zn.state.lock();
@@ -62,7 +71,7 @@ impl Zfs {
             state.attrs.size
         };
         let len = (len as u64).min(size.saturating_sub(off));
-        let out = zn.dnode().read_at(&zn.cursor, off, len as usize)?;
+        let out = zn.dnode().read_at(&zn.cursor, off, len as usize, direct)?;
         self.objset.stats.read(len as usize);
         self.accessed(&zn);
         Ok(out)
@@ -73,14 +82,19 @@ impl Zfs {
         self.read_by(id, off, len, false).await
     }
 
+    /// Whether who asks for it goes past the caches.
+    fn may_go_past(&self) -> bool {
+        self.props().direct && crate::tunables::DIO_ENABLED.get() != 0
+    }
+
     /// The same by who goes past the caches (`O_DIRECT`), if the file system lets him.
     pub async fn read_direct(self: &Arc<Self>, id: u64, off: u64, len: usize) -> Result<ReadData> {
-        self.read_by(id, off, len, self.props().direct).await
+        self.read_by(id, off, len, self.may_go_past()).await
     }
 
     async fn read_by(self: &Arc<Self>, id: u64, off: u64, len: usize, direct: bool) -> Result<ReadData> {
         loop {
-            match self.try_read(id, off, len) {
+            match self.try_read_by(id, off, len, direct) {
                 Ok(data) => return Ok(data),
                 Err(Stop::Err(e)) => return Err(e),
                 Err(Stop::Need(Need::Block { dnode, level: 0, .. })) if direct => {
@@ -144,7 +158,8 @@ impl Zfs {
         };
         self.check_quotas(&state.attrs, false)?;
         self.admit(tx, len, false)?;
-        let blksz = self.grown_blksz(zn.dnode(), state.attrs.size, end).unwrap_or(zn.dnode().blksz());
+        let grown = self.grown_blksz(zn.dnode(), state.attrs.size, end);
+        let blksz = grown.unwrap_or(zn.dnode().blksz());
         self.hold_room(tx, zn.dnode().cost(tx, off, end, blksz.into()), Leave::Half)?;
         let now = self.now();
         let plan = self.plan(tx, &zn, &state, |a| {
@@ -156,10 +171,8 @@ impl Zfs {
         })?;
         let dn = zn.dnode();
         self.grow(tx, dn, state.attrs.size, end)?;
-        let written = dn.write_pieces(tx, off, data);
-        if direct {
-            dn.write_past(tx, off, len);
-        }
+        // A first block that still grows will be written again soon, as with OpenZFS.
+        let written = dn.write_pieces(tx, off, data, direct && grown.is_none());
         let mode = state.attrs.mode;
         plan.apply(tx, &zn, &mut state);
         if state.attrs.mode != mode {
@@ -184,7 +197,7 @@ impl Zfs {
 
     /// The same by who goes past the caches (`O_DIRECT`), if the file system lets him.
     pub async fn write_direct(&self, id: u64, off: u64, data: &[Bytes], kill_suidgid: bool) -> Result<u64> {
-        self.write_by(id, off, data, How { kill_suidgid, direct: self.props().direct }).await
+        self.write_by(id, off, data, How { kill_suidgid, direct: self.may_go_past() }).await
     }
 
     async fn write_by(&self, id: u64, off: u64, data: &[Bytes], how: How) -> Result<u64> {

@@ -107,9 +107,9 @@ pub trait Space: Send + Sync {
     fn has_feature(&self, _: &'static str) -> bool {
         true
     }
-    /// Whether blocks may come to have several owners in a transaction.
-    fn clones(&self, _: &Tx) -> bool {
-        false
+    /// Up to which txg's blocks may come to have several owners; None: none may.
+    fn clones(&self) -> Option<Txg> {
+        None
     }
     /// The file system is used no more, though somebody may still have it: what it kept from being
     /// destroyed or opened by another is free.

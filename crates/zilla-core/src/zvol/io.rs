@@ -30,7 +30,7 @@ impl Zvol {
     /// Bytes, if they are in memory. All of the range must be within the volume.
     pub fn try_read(&self, off: u64, len: usize) -> Now<ReadData> {
         self.check_range(off, len as u64, Errno::Inval)?;
-        let data = self.data.read_at(&self.cursor, off, len)?;
+        let data = self.data.read_at(&self.cursor, off, len, false)?;
         self.objset.stats.read(len);
         Ok(data)
     }
@@ -77,7 +77,7 @@ impl Zvol {
         self.space.admit(tx, len, redone)?;
         let leave = if redone { Leave::Eighth } else { Leave::Half };
         self.space.hold_room(tx, self.data.cost(tx, off, off + len, self.block_size), leave)?;
-        let written = self.data.write_pieces(tx, off, data);
+        let written = self.data.write_pieces(tx, off, data, false);
         if let Some(log) = self.zil() {
             for w in written.into_iter().filter(|w| !w.data.is_empty()) {
                 let d = if w.data.len() < COPY_BELOW { Bytes::copy_from_slice(&w.data) } else { w.data };

@@ -122,7 +122,7 @@ impl Replayer<'_> {
             RecordBody::Write { object: ZVOL_OBJ, offset, length, blkptr, data } => {
                 let (at, data) = self.logged(*offset, *length, blkptr, data).await?;
                 self.redo(seq, |tx| {
-                    self.0.data.write_pieces(tx, at, from_ref(&data));
+                    self.0.data.write_pieces(tx, at, from_ref(&data), false);
                     Ok(())
                 })
                 .await

@@ -159,12 +159,16 @@ impl Engine {
         closed.map_err(of_pool)
     }
 
-    pub(super) async fn destroy_pool(&self, _: &Caller, r: PoolDestroy) -> Answer<()> {
+    pub(super) async fn destroy_pool(&self, caller: &Caller, r: PoolDestroy) -> Answer<()> {
         let _changes = self.changes.lock().await;
         let pool = self.pool(&r.name)?;
         // As in OpenZFS one that was imported read-only is only let go of: nothing is written to
         // it.
         let state = if pool.readonly() { PoolState::Exported } else { PoolState::Destroyed };
+        // Who imports it again (`zpool import -D`) finds out.
+        if let Some(line) = caller.command.as_ref().filter(|_| !pool.readonly()) {
+            self.log(&pool, caller, line).await;
+        }
         self.take_down(&pool, Some(state), r.force).await?;
         super::events::notify(&pool, "pool_destroy");
         Ok(())

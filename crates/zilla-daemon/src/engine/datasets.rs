@@ -242,21 +242,9 @@ impl Engine {
             }
             _ => {}
         }
-        for (name, value) in settings.iter_mut() {
-            let Setting::Local(bytes) = &*value else { continue };
-            match name.as_str() {
-                "refreservation" if *value == auto() => {
-                    *value = Setting::Local(Value::u64(pool.zilla.volume_reservation(
-                        size.unwrap_or(now),
-                        block_size,
-                        1,
-                    )));
-                }
-                "reservation" | "refreservation" if bytes.as_u64().is_some_and(|n| n > now) => {
-                    return bad(format!("'{name}' is greater than current volume size"));
-                }
-                _ => {}
-            }
+        for (_, value) in settings.iter_mut().filter(|(n, v)| n == "refreservation" && *v == auto()) {
+            let wanted = pool.zilla.volume_reservation(size.unwrap_or(now), block_size, 1);
+            *value = Setting::Local(Value::u64(wanted));
         }
         settings.retain(|(n, _)| n != "volsize");
         Ok(size)
@@ -283,7 +271,8 @@ impl Engine {
         let shares = |p: &ShareProtocol| !no_mount && settings.iter().any(|(n, _)| n == p.property());
         let shares: Vec<ShareProtocol> = ShareProtocol::ALL.into_iter().filter(shares).collect();
         let shows = settings.iter().any(|(n, _)| super::devices::DECIDE.contains(&n.as_str()));
-        let moves = !no_mount && settings.iter().any(|(n, _)| n == "mountpoint" || n == "canmount");
+        let moves = !no_mount
+            && settings.iter().any(|(n, _)| matches!(n.as_str(), "mountpoint" | "canmount" | "zoned"));
         if !moves {
             let left = pool.change_props(&name, settings).await?;
             if shows {
@@ -323,7 +312,7 @@ impl Engine {
                 continue;
             }
             let same = matches!((settings.place(pool), &at), (Mountpoint::At(p), Some(at)) if at.as_os_str() == p.as_str());
-            if !same || settings.num("canmount") == 0 {
+            if !same || settings.canmount() == 0 {
                 moved.push(name.clone());
                 left.extend(at);
             }
@@ -392,8 +381,7 @@ impl Pool {
             return Ok(None);
         }
         let settings = Settings::of(&ds).await.map_err(of(name))?;
-        let mounts =
-            matches!(settings.place(self), Mountpoint::At(_)) && settings.num("canmount") == CANMOUNT_ON;
+        let mounts = matches!(settings.place(self), Mountpoint::At(_)) && settings.canmount() == CANMOUNT_ON;
         Ok(mounts.then(|| ErrorCode::Perm.into()))
     }
 
@@ -413,7 +401,7 @@ impl Pool {
                 continue;
             }
             let locked = head.is_locked().await.map_err(of_dataset)?;
-            if settings.num("canmount") == CANMOUNT_ON && !locked {
+            if settings.canmount() == CANMOUNT_ON && !locked {
                 found.push(head.name());
             }
             todo.extend(dir.children().await.map_err(of_dataset)?);

@@ -99,7 +99,7 @@ impl Pool {
     async fn may_be_mounted(&self, name: &str) -> bool {
         let Ok(ds) = self.zilla.by_name(name).await else { return false };
         let settings = Settings::of(&ds).await;
-        settings.is_ok_and(|s| matches!(s.place(self), Mountpoint::At(_)) && s.num("canmount") != 0)
+        settings.is_ok_and(|s| matches!(s.place(self), Mountpoint::At(_)) && s.canmount() != 0)
     }
 
     /// Mounts a tree again, so that it heeds what only a new mount does.

@@ -17,7 +17,7 @@ use super::pool::Pool;
 use super::shares::Shared;
 use super::taken::{Unused, take_back};
 use super::usershares::Usershare;
-use super::values::{Mountpoint, Settings};
+use super::values::{Mountpoint, Settings, ZONED};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -198,11 +198,8 @@ impl Pool {
             }
             return Ok(());
         }
-        // What was left out of it would read as zeroes.
-        if ds.redact_snaps().is_some()
-            && !how.force
-            && zilla::tunables::ALLOW_REDACTED_DATASET_MOUNT.get() == 0
-        {
+        // What was left out of it would read as zeroes: whoever wants that says so each time.
+        if ds.redact_snaps().is_some() && !how.force {
             if how.explicit {
                 let what = "Dataset is not complete, was created by receiving a redacted zfs send stream.";
                 return Err(failed(what).subject(name));
@@ -219,6 +216,9 @@ impl Pool {
         let settings = Settings::of(&ds).await.map_err(of(name))?;
         if words.remount {
             return self.remount(name, &ds, &settings, words.temporary).await;
+        }
+        if settings.is_zoned() {
+            return if how.explicit { Err(failed(ZONED).subject(name)) } else { Ok(()) };
         }
         let path = match settings.place(self) {
             _ if how.at.is_some() => how.at.clone().unwrap_or_default(),

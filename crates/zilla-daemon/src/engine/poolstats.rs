@@ -99,11 +99,10 @@ fn iostats(pool: &Pool) -> Named {
         ("arc_read_bytes", io.read_bytes),
         ("arc_write_count", io.written_blocks),
         ("arc_write_bytes", io.written_bytes),
-        // All goes through the caches.
-        ("direct_read_count", 0),
-        ("direct_read_bytes", 0),
-        ("direct_write_count", 0),
-        ("direct_write_bytes", 0),
+        ("direct_read_count", io.direct_read_blocks),
+        ("direct_read_bytes", io.direct_read_bytes),
+        ("direct_write_count", io.direct_written_blocks),
+        ("direct_write_bytes", io.direct_written_bytes),
     ]
 }
 

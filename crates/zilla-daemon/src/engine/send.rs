@@ -255,7 +255,9 @@ impl Engine {
         let sent = self.send_all(r, &steps, package, &told, &mut out).await;
         let written = out.finish().await;
         let done = sent.and(written.map_err(of_stream));
-        if let Some(line) = caller.command.as_ref().filter(|_| done.is_ok() && !pool.readonly()) {
+        // As with OpenZFS, where only what holds the snapshots meanwhile is written down.
+        let holds = r.replicate || r.intermediates;
+        if let Some(line) = caller.command.as_ref().filter(|_| holds && done.is_ok() && !pool.readonly()) {
             self.log(pool, caller, line).await;
         }
         done

@@ -15,7 +15,7 @@ use super::errors::{Answer, of};
 use super::mounts::How;
 use super::pool::Pool;
 use super::usershares::Refusal;
-use super::values::{Mountpoint, Settings};
+use super::values::{Mountpoint, Settings, ZONED};
 use futures_util::future::BoxFuture;
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
@@ -359,6 +359,9 @@ impl Engine {
         }
         if asked.iter().all(|p| pool.is_shared(name, *p)) {
             return no("filesystem already shared");
+        }
+        if settings.is_zoned() {
+            return no(ZONED);
         }
         if settings.num("canmount") == 0 {
             return no("'canmount' property is set to 'off'");

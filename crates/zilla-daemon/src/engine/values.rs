@@ -14,6 +14,9 @@ use zilla_control::props::{self, DATASET_PROPS, PropDesc, PropKind};
 use zilla_control::types::{DatasetInfo, DatasetKind, PropValue, Source};
 use zilla_ondisk::enums::ObjsetType;
 
+/// Why what is a container's is not mounted.
+pub const ZONED: &str = "dataset is exported to a local zone";
+
 /// What was set on a dataset or above it.
 pub struct Settings {
     name: String,
@@ -40,6 +43,16 @@ impl Settings {
             _ => 0,
         };
         self.all.get(name).and_then(|v| v.value.as_u64()).unwrap_or_else(default)
+    }
+
+    /// `canmount`, as far as another property does not say more.
+    pub fn canmount(&self) -> u64 {
+        if self.is_zoned() { 0 } else { self.num("canmount") }
+    }
+
+    /// Whether a file system is a container's to mount, and not this machine's.
+    pub fn is_zoned(&self) -> bool {
+        self.num("zoned") != 0
     }
 
     /// A text that was set.

@@ -23,6 +23,7 @@ use tokio::sync::{OwnedMutexGuard, watch};
 use zilla::error::{Errno, Result};
 use zilla::stored::Setting;
 use zilla::tree::{DatasetDir, DatasetRef};
+use zilla::tunables::ALLOW_REDACTED_DATASET_MOUNT;
 use zilla::{Suspended, Volume};
 use zilla_control::paths::NBD_SOCKET;
 use zilla_control::{ApiError, ErrorCode};
@@ -200,7 +201,8 @@ impl Pool {
     /// Whether a dataset is offered to clients, who ask by its name.
     pub async fn is_offered(&self, ds: &DatasetRef) -> Result<bool> {
         // (One that is still being received is nobody's yet.)
-        if ds.is_inconsistent() || ds.redact_snaps().is_some() || !ds.is_volume().await? {
+        let lacks = ds.redact_snaps().is_some() && ALLOW_REDACTED_DATASET_MOUNT.get() == 0;
+        if ds.is_inconsistent() || lacks || !ds.is_volume().await? {
             return Ok(false);
         }
         let settings = Settings::of(ds).await?;

@@ -17,6 +17,7 @@ use zilla_core::dsl::DslPool;
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::spa::Spa;
 use zilla_core::txg::Tx;
+use zilla_core::types::Txg;
 use zilla_core::zio::{Dedup, Leave};
 use zilla_core::zpl::{
     self, Cloned, Cred, FilePlace, FsProps, NewFile, RenameFlags, SetAttr, SetTime, Space, SyncMode, Time,
@@ -214,8 +215,8 @@ impl Space for Boundless {
     fn need_feature(&self, name: &'static str) {
         Unlimited.need_feature(name);
     }
-    fn clones(&self, tx: &Tx) -> bool {
-        self.0.feature_enabled("block_cloning") && !self.0.ctx().is_frozen(tx.txg())
+    fn clones(&self) -> Option<Txg> {
+        self.0.feature_enabled("block_cloning").then(|| self.0.ctx().last_on_disk())
     }
 }
 

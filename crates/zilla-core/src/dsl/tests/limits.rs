@@ -158,6 +158,33 @@ fn permissions_hold_for_whom_and_where_they_were_given() {
     assert_eq!(held, ["el$", "gl$50", "ud$1000", "ul$1001"]);
 }
 
+/// What the nearest dir says of a set is all that counts, also if the set was given above it.
+#[test]
+fn a_set_that_is_defined_below_is_another_there() {
+    let mut p = Pool::new();
+    for fs in ["tank/a", "tank/a/b", "tank/a/b/c"] {
+        p.create(fs);
+    }
+    p.allow("tank/a", "s-$@set", &["snapshot"]);
+    p.allow("tank/a/b", "s-$@set", &["mount"]);
+    let give = |p: &mut Pool, dir: &str| ["Ul$1000", "Ud$1000"].map(|who| p.allow(dir, who, &["@set"]));
+    let is = |p: &Pool, dir: &str, wanted: [bool; 2]| {
+        assert_eq!(["snapshot", "mount"].map(|perm| p.may(dir, perm)), wanted, "{dir}");
+    };
+    give(&mut p, "tank/a/b");
+    is(&p, "tank/a", [false, false]);
+    is(&p, "tank/a/b", [false, true]);
+    is(&p, "tank/a/b/c", [false, true]);
+    give(&mut p, "tank/a");
+    is(&p, "tank/a", [true, false]);
+    is(&p, "tank/a/b", [false, true]);
+    is(&p, "tank/a/b/c", [false, true]);
+    let mask = vec![(Grantee::parse("s-$@set").unwrap(), Vec::new())];
+    p.task(async |p, tx| p.unallow(tx, "tank/a/b", &mask).await).unwrap();
+    is(&p, "tank/a/b", [true, false]);
+    is(&p, "tank/a/b/c", [true, false]);
+}
+
 #[test]
 fn who_creates_a_dataset_gets_what_those_above_give() {
     let mut p = Pool::new();

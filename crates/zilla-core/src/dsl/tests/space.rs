@@ -92,6 +92,22 @@ fn what_is_received_is_held_against_what_is_reserved() {
     assert!(p.dsl.root_dir().phys().used_bytes > used + MIB);
 }
 
+/// A quota may be overrun a little by what one txg writes; what the pool owes to others may not.
+#[test]
+fn what_is_reserved_for_others_is_not_written_over() {
+    let mut p = Pool::new();
+    for fs in ["tank/a", "tank/b"] {
+        p.create(fs);
+    }
+    p.set_one("tank/b", "reservation", 960 * MIB);
+    p.leave(16 * MIB);
+    let (ds, tx) = (p.ds("tank/a"), block_on(p.dsl.ctx().txgs.assign()).unwrap());
+    let reserve = || p.dsl.reserve(&ds, &tx, MIB, false);
+    let let_in = (0..64).take_while(|_| reserve().is_ok()).count();
+    assert!((15..=17).contains(&let_in), "{let_in} MiB");
+    assert!(reserve().unwrap_err().is(Errno::Again), "the next txg knows");
+}
+
 #[test]
 fn what_frees_is_let_in_though_more_is_used_than_there_is() {
     let mut p = Pool::new();
