@@ -98,7 +98,7 @@ pub async fn serve_to<B: Backend>(
     backend: Arc<B>,
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
-    let guests = Arc::new(Guests::default());
+    let guests = Arc::new(Guests::new(GUESTS, GUESTS_OF_ONE));
     let owner = rustix::process::geteuid().as_raw();
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     let (stop, stopped) = watch::channel(false);
@@ -150,23 +150,33 @@ pub async fn serve_to<B: Backend>(
     Ok(())
 }
 
-/// How many connections each user has who does not own the daemon.
-#[derive(Default)]
-struct Guests(Mutex<HashMap<u32, usize>>);
+/// How many places each user has taken who does not own the daemon, and how many there are.
+pub struct Guests {
+    taken: Mutex<HashMap<u32, usize>>,
+    most: usize,
+    of_one: usize,
+}
 
-/// A guest's connection, counted as long as it lives or what was asked for on it is done.
-struct Place(Arc<Guests>, u32);
+/// A guest's place: that of a connection is counted as long as it lives or what was asked for on it
+/// is done.
+pub struct Place(Arc<Guests>, u32);
 
 impl Guests {
-    /// No one leaves it half changed.
-    fn all(&self) -> MutexGuard<'_, HashMap<u32, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// So many places, and so many of them for one user.
+    pub fn new(most: usize, of_one: usize) -> Guests {
+        Guests { taken: Mutex::default(), most, of_one }
     }
 
-    fn place(self: &Arc<Guests>, uid: u32) -> Option<Place> {
+    /// No one leaves it half changed.
+    fn all(&self) -> MutexGuard<'_, HashMap<u32, usize>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// None if there is none left for him.
+    pub fn place(self: &Arc<Guests>, uid: u32) -> Option<Place> {
         let mut all = self.all();
         let (sum, own) = (all.values().sum::<usize>(), all.get(&uid).copied().unwrap_or(0));
-        if sum >= GUESTS || own >= GUESTS_OF_ONE {
+        if sum >= self.most || own >= self.of_one {
             return None;
         }
         all.insert(uid, own + 1);
@@ -186,7 +196,8 @@ impl Drop for Place {
     }
 }
 
-fn admit(stream: &UnixStream, owner: u32, share: Share) -> Option<Caller> {
+/// Who is at the other end of a connection, if he is let in.
+pub fn admit(stream: &UnixStream, owner: u32, share: Share) -> Option<Caller> {
     // The owner needs none, so he depends on nothing that a kernel might not tell.
     let is_owner = |uid| uid == owner || uid == 0;
     let asked = stream.peer_cred().and_then(|cred| {

@@ -165,8 +165,8 @@ pub fn main(words: Vec<String>) -> u8 {
     };
     let dir = StateDir::from_env().map_err(DaemonError::StateDir);
     let outcome = dir.and_then(|dir| {
-        let handle =
-            Handle::new(dir).with_page_guard(page_guard).with_nbd(tcp).with_nfs(nfs).with_devices(devices);
+        let handle = Handle::new(dir).shared_with(options.share).with_page_guard(page_guard);
+        let handle = handle.with_nbd(tcp).with_nfs(nfs).with_devices(devices);
         crate::run(options, handle, |handle| async { Ok(Engine::open(handle).await) })
     });
     match outcome {

@@ -88,12 +88,24 @@ pub struct Handle {
     nbd: Option<Arc<nbd::Tcp>>,
     nfs: Option<Arc<std::net::TcpListener>>,
     devices: Option<Arc<Path>>,
+    share: Share,
 }
 
 impl Handle {
     pub fn new(dir: StateDir) -> Handle {
         let stop = Arc::new(watch::channel(false).0);
-        Handle { dir, stop, page: Arc::default(), page_guard: None, nbd: None, nfs: None, devices: None }
+        let (page, share) = (Arc::default(), Share::Nobody);
+        Handle { dir, stop, page, page_guard: None, nbd: None, nfs: None, devices: None, share }
+    }
+
+    /// Others may ask too.
+    pub fn shared_with(self, share: Share) -> Handle {
+        Handle { share, ..self }
+    }
+
+    /// Who besides the owner may ask.
+    pub fn share(&self) -> Share {
+        self.share
     }
 
     /// Volumes are served there too.

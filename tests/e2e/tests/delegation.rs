@@ -457,3 +457,106 @@ fn others_do_what_they_were_given_and_nothing_else() {
     says(joe("snapshot tank/joe@off"), 1, &format!("cannot create snapshots : {off}"));
     pool.judge();
 }
+
+/// The snapshots of what was given him one sends, and one receives what he may make and root may
+/// look at first.
+#[test]
+fn streams_are_sent_and_received_by_whom_they_were_allowed() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let shared = Shared::new();
+    let world = &shared.world;
+    shared.start();
+    let pool = Pool::create(world, "tank", Kind::Single, 256 << 20, &[]);
+    for fs in ["joe", "secret"] {
+        world.zfs(&format!("create tank/{fs}")).ok();
+        fs::write(pool.root().join(fs).join("f"), vec![7; 300_000]).expect("write");
+        world.zfs(&format!("snapshot tank/{fs}@a")).ok();
+    }
+    let file = world.path().join("stream");
+    fs::write(&file, "").expect("file");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).expect("mode");
+    let file = file.display().to_string();
+    // `Z` is `zfs`.
+    let joe = |line: &str| {
+        let zfs = format!("/proc/self/fd/{} zfs ", shared.program.as_raw_fd());
+        shared.run_as(JOE, &[], &["sh", "-c", &line.replace("Z ", &zfs)])
+    };
+    let refused = |line: &str, why: &str| {
+        let done = joe(line);
+        assert!(done.code != 0 && done.stderr.contains(why), "{done}");
+    };
+    let no = "permission denied";
+
+    refused("Z send tank/joe@a | cat", no);
+    world.zfs(&format!("allow -u {JOE} send tank/joe")).ok();
+    // A pipe, a device and a file.
+    assert_eq!(joe("Z send tank/joe@a | wc -c").stdout, joe("Z send tank/joe@a | cat | wc -c").stdout);
+    joe("Z send tank/joe@a > /dev/null").ok();
+    joe(&format!("Z send tank/joe@a > {file}")).ok();
+    assert!(fs::metadata(&file).expect("file").len() > 300_000);
+    refused("Z send tank/secret@a | cat", no);
+    refused("Z send tank/joe | cat", no);
+    refused("Z send -R tank@a | cat", no);
+
+    refused(&format!("Z receive tank/joe/copy < {file}"), no);
+    world.zfs(&format!("allow -u {JOE} receive,create,mount,snapshot tank/joe")).ok();
+    joe(&format!("Z receive tank/joe/copy < {file}")).ok();
+    refused(&format!("Z receive tank/copy < {file}"), no);
+    refused(&format!("Z receive -F tank/joe/copy < {file}"), no);
+    refused(&format!("Z receive -o mountpoint=/etc tank/joe/other < {file}"), no);
+    let told = world.zfs("get -Ho value,source mounted,canmount tank/joe/copy").ok();
+    assert_eq!(told, "no\t-\nnoauto\tlocal\n");
+    world.zfs("mount tank/joe/copy").ok();
+    assert_eq!(fs::read(pool.root().join("joe/copy/f")).expect("read"), vec![7; 300_000]);
+
+    joe("Z snapshot tank/joe@b").ok();
+    let more = "Z send -i @a tank/joe@b | Z receive tank/joe/copy";
+    refused(more, "permission denied: it is mounted");
+    world.zfs("unmount tank/joe/copy").ok();
+    joe(more).ok();
+    joe("Z snapshot tank/joe@c").ok();
+    refused("Z send -i @b tank/joe@c | Z receive -F tank/joe/copy", no);
+    world.zfs(&format!("allow -u {JOE} rollback,destroy tank/joe/copy")).ok();
+    joe("Z send -i @b tank/joe@c | Z receive -F tank/joe/copy").ok();
+    joe("Z send -I @a tank/joe@b | Z receive -v tank/joe/copy").ok();
+
+    // What he may not set is left out.
+    world.zfs("set com.example:x=1 tank/joe").ok();
+    world.zfs("set checksum=sha256 tank/joe").ok();
+    world.zfs(&format!("allow -u {JOE} checksum tank/joe")).ok();
+    let done = joe("Z send -p tank/joe@b | Z receive tank/joe/props");
+    let left_out = "cannot receive com.example:x property on tank/joe/props: permission denied";
+    assert!(done.code == 0 && done.stderr.contains(left_out), "{done}");
+    assert!(!done.stderr.contains("checksum"), "{done}");
+    assert_eq!(world.zfs("get -Ho source checksum tank/joe/props").ok(), "received\n");
+
+    // A clone of what he cannot read is no way to it.
+    world.zfs("clone tank/secret@a tank/clone").ok();
+    world.zfs("snapshot tank/clone@c").ok();
+    let out = fs::File::create(&file).expect("file");
+    let mut send = world.command("zfs");
+    assert!(
+        send.args(["send", "-i", "tank/secret@a", "tank/clone@c"])
+            .stdout(out)
+            .status()
+            .expect("zfs")
+            .success()
+    );
+    let steal = format!("Z receive tank/joe/stolen < {file}");
+    refused(&steal, no);
+    world.zfs(&format!("allow -u {JOE} clone tank/secret")).ok();
+    joe(&steal).ok();
+
+    // Packages whole, but not what they would rename.
+    joe("Z snapshot -r tank/joe@r").ok();
+    joe("Z snapshot -r tank/joe@s").ok();
+    world.zfs("create -o canmount=off tank/to").ok();
+    world.zfs(&format!("allow -u {JOE} receive,create,mount tank/to")).ok();
+    joe("Z send -R tank/joe/copy@r | Z receive -d tank/to").ok();
+    refused("Z send -R -i @r tank/joe/copy@s | Z receive -d tank/to", "it may rename and promote datasets");
+    let history = world.zpool("history tank").ok();
+    assert!(history.contains("zfs receive tank/joe/copy"), "{history}");
+    pool.judge();
+}

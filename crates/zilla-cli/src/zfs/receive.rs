@@ -1,7 +1,7 @@
 //! `zfs receive`.
 
 use super::keys::of_new;
-use super::stream::{hand_over, told};
+use super::stream::{Pipe, hand_over, told};
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
 use std::collections::BTreeSet;
@@ -82,8 +82,8 @@ pub fn receive(cx: &mut Cx, words: Vec<String>) -> Run {
     if r.set.get("keylocation").is_some_and(|place| place != "prompt") {
         r.key = of_new(cx, &r.set, "cannot receive new filesystem stream")?;
     }
-    let handed = hand_over(cx, &std::io::stdin())?;
-    r.stream.clone_from(&handed.key);
+    let handed = hand_over(cx, Pipe::Input)?;
+    r.stream = handed.key().to_owned();
     match told(cx, handed, &r)? {
         Ok(()) => Ok(0),
         Err(e) => {

@@ -1,6 +1,6 @@
 //! `zfs send`.
 
-use super::stream::{hand_over, told};
+use super::stream::{Pipe, hand_over, told};
 use crate::args::{self, Long, Opt};
 use crate::cx::{Cx, Run};
 use std::io::IsTerminal;
@@ -152,8 +152,8 @@ pub fn send(cx: &mut Cx, words: Vec<String>) -> Run {
         cx.err("Error: multiple snapshots cannot be sent redacted.");
         return Ok(1);
     }
-    let handed = hand_over(cx, &std::io::stdout())?;
-    r.stream.clone_from(&handed.key);
+    let handed = hand_over(cx, Pipe::Output)?;
+    r.stream = handed.key().to_owned();
     let answer = told(cx, handed, &r)?;
     match answer {
         Ok(()) => Ok(0),

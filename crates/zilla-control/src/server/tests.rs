@@ -114,7 +114,7 @@ async fn a_guest_gets_no_endless_answer_and_the_owner_what_there_is() {
 
 #[tokio::test]
 async fn a_guest_who_hangs_up_has_his_place_until_what_he_asked_for_is_done() {
-    let guests = Arc::new(Guests::default());
+    let guests = Arc::new(Guests::new(GUESTS, GUESTS_OF_ONE));
     let backend = Slow::new();
     let (_stop, stopped) = watch::channel(false);
     let body = r#"{"protocol":1,"request":{}}"#;
@@ -154,7 +154,7 @@ async fn a_guest_who_hangs_up_has_his_place_until_what_he_asked_for_is_done() {
 
 #[test]
 fn one_guest_leaves_room_for_others() {
-    let guests = Arc::new(Guests::default());
+    let guests = Arc::new(Guests::new(GUESTS, GUESTS_OF_ONE));
     let mut of_one: Vec<Place> = (0..GUESTS_OF_ONE).map(|_| guests.place(7).unwrap()).collect();
     assert!(guests.place(7).is_none());
     let others: Vec<Place> = (100..).map_while(|uid| guests.place(uid)).collect();

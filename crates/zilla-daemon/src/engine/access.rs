@@ -11,19 +11,30 @@
 //! is mounted, for the daemon mounts with root's powers (OpenZFS on Linux keeps `mount`,
 //! `mountpoint`, `canmount`, `rename` and `share` from being delegated for the same reason: there
 //! `mount(8)` refuses); so a dataset that is mounted is not renamed, destroyed or rolled back, for
-//! which it would be unmounted and mounted again, and a new one is not mounted. Streams, and
-//! whatever concerns a whole pool.
+//! which it would be unmounted and mounted again, and a new one is not mounted. Whatever concerns a
+//! whole pool.
+//!
+//! **Streams.** `send` is of snapshots, `receive` of what is not mounted, without `-c`, keys, and
+//! packages that rename or promote; `-F` takes `rollback` and `destroy` of what is there. Which datasets a package is received into is known only
+//! when it is read: each is judged then ([`Engine::judge_part`]). A stream can make itself a clone
+//! of any snapshot and so read it, and its files can belong to root and be setuid: it takes
+//! `clone` of the origin, and a new file system is not mounted but by name (`canmount=noauto`).
 //!
 //! **Between the judgement and the deed** the owner may change his mind; who was judged before has
 //! acted before, as in OpenZFS.
 
 use super::Engine;
+use super::datasets::{CRYPTO, Settled};
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
+use super::streams::Told;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use zilla::Value;
 use zilla::access::Who;
+use zilla::stored::Setting;
+use zilla::streams::{HEAD_NAME, parse_token};
 use zilla::tree::DatasetDir;
 use zilla_control::owners::{self, Kind};
 use zilla_control::props::{self, naming};
@@ -79,6 +90,7 @@ struct Judge {
 
 impl Engine {
     pub(super) async fn judge_guest(&self, caller: &Caller, asked: Asked<'_>) -> Answer<()> {
+        let of_token;
         let name = match &asked {
             Asked::Hello(_)
             | Asked::PoolQuery(_)
@@ -116,6 +128,12 @@ impl Engine {
             Asked::KeyUnload(r) => &r.name,
             Asked::KeyChange(r) => &r.name,
             Asked::GrantChange(r) => &r.name,
+            Asked::StreamSend(r) => {
+                of_token = sent(r)?;
+                &of_token
+            }
+            Asked::StreamReceive(r) => &r.target,
+            Asked::ReceiveAbort(r) => &r.name,
             _ => return denied(),
         };
         let pool = self.pool_of(name)?;
@@ -124,11 +142,71 @@ impl Engine {
         }
         let judge = Judge { pool: pool.clone(), who: who(caller) };
         judge.change(caller, &asked).await?;
-        // Who only looks has nothing to write down.
-        if !matches!(asked, Asked::DatasetAccounts(_) | Asked::DatasetDiff(_)) {
+        // Who only looks has nothing to write down, and what streams did is written with them.
+        if !matches!(
+            asked,
+            Asked::DatasetAccounts(_)
+                | Asked::DatasetDiff(_)
+                | Asked::StreamSend(_)
+                | Asked::StreamReceive(_)
+        ) {
             self.lines.grant(caller, &pool.name());
         }
         Ok(())
+    }
+
+    /// Whether somebody may receive into one dataset of a stream, as a clone of a snapshot or not.
+    pub(super) async fn judge_part(
+        &self,
+        caller: &Caller,
+        pool: &Arc<Pool>,
+        fs: &str,
+        (force, origin): (bool, Option<&str>),
+    ) -> Answer<()> {
+        if caller.owner {
+            return Ok(());
+        }
+        let judge = Judge { pool: pool.clone(), who: who(caller) };
+        judge.receive(fs).await?;
+        if force && pool.zilla.by_name(fs).await.is_ok() {
+            judge.all(fs, &["rollback", "destroy"]).await?;
+        }
+        if let Some(origin) = origin {
+            judge.on(origin, "clone").await?;
+        }
+        match pool.mounted_at(fs) {
+            None => Ok(()),
+            Some(_) => Err(ApiError::with(ErrorCode::Perm, "permission denied: it is mounted")),
+        }
+    }
+
+    /// Takes out of what a stream brings, or is given, what its receiver may not set; he is told.
+    pub(super) async fn leave_out(
+        &self,
+        caller: &Caller,
+        pool: &Arc<Pool>,
+        fs: &str,
+        settings: &mut Settled,
+        told: &Told,
+    ) -> Answer<()> {
+        if caller.owner {
+            return Ok(());
+        }
+        let judge = Judge { pool: pool.clone(), who: who(caller) };
+        for (name, setting) in std::mem::take(settings) {
+            if judge.may_set(fs, &name).await? {
+                settings.push((name, setting));
+            } else {
+                told.err(format!("cannot receive {name} property on {fs}: permission denied"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether somebody may put a received snapshot's holds on it.
+    pub(super) async fn may_hold(&self, caller: &Caller, pool: &Arc<Pool>, fs: &str) -> bool {
+        let judge = Judge { pool: pool.clone(), who: who(caller) };
+        caller.owner || judge.on(fs, "hold").await.is_ok()
     }
 
     /// Takes out of an answer what a guest may not know of others' accounts.
@@ -214,6 +292,18 @@ impl Judge {
             Asked::KeyUnload(r) => self.on(&r.name, "load-key").await,
             Asked::KeyChange(r) => self.on(&r.name, "change-key").await,
             Asked::GrantChange(r) => self.grants(caller, r).await,
+            Asked::StreamSend(r) => self.send(r).await,
+            Asked::StreamReceive(r) => {
+                let crypt = r.key.is_some() || r.set.keys().any(|name| CRYPTO.contains(&name.as_str()));
+                if r.heal || r.force_unmount || crypt {
+                    return denied();
+                }
+                for name in r.set.keys() {
+                    permission_of(name)?;
+                }
+                self.receive(head_of(&r.target)).await
+            }
+            Asked::ReceiveAbort(r) => self.all(&r.name, &["destroy", "mount"]).await,
             _ => denied(),
         }
     }
@@ -275,15 +365,7 @@ impl Judge {
     /// What it takes to make a dataset: of what is there above it, and of the new one itself for
     /// its properties.
     async fn make(&self, name: &str, properties: impl Iterator<Item = &String>) -> Answer<()> {
-        // With `-p` the nearest that is there counts.
-        let mut above = name.rsplit_once('/').map(|(up, _)| up);
-        let dir = loop {
-            let Some(at) = above else { return denied() };
-            match self.pool.zilla.dir_by_name(at).await {
-                Ok(dir) => break dir,
-                Err(_) => above = at.rsplit_once('/').map(|(up, _)| up),
-            }
-        };
+        let dir = self.above(name).await?;
         self.all(&dir.name(), &["create", "mount"]).await?;
         for name in properties {
             let permission = permission_of(name)?;
@@ -292,6 +374,45 @@ impl Judge {
             }
         }
         Ok(())
+    }
+
+    /// The nearest that is there above a name.
+    async fn above(&self, name: &str) -> Answer<DatasetDir> {
+        let mut above = name.rsplit_once('/').map(|(up, _)| up);
+        loop {
+            let Some(at) = above else { return denied() };
+            match self.pool.zilla.dir_by_name(at).await {
+                Ok(dir) => return Ok(dir),
+                Err(_) => above = at.rsplit_once('/').map(|(up, _)| up),
+            }
+        }
+    }
+
+    /// Of snapshots alone: while a head is sent nobody else may use it.
+    async fn send(&self, r: &StreamSend) -> Answer<()> {
+        let snapshot = sent(r)?;
+        if r.saved || !snapshot.contains('@') || snapshot.ends_with(HEAD_NAME) {
+            return denied();
+        }
+        self.named(&snapshot, r.replicate && r.token.is_none(), "send").await
+    }
+
+    /// `receive` of what is there, or of what is above it.
+    async fn receive(&self, fs: &str) -> Answer<()> {
+        let all = ["receive", "create", "mount"];
+        match self.pool.zilla.by_name(fs).await {
+            Ok(_) => self.all(fs, &all).await,
+            Err(_) => self.all(&self.above(fs).await?.name(), &all).await,
+        }
+    }
+
+    /// Whether a property may be set where something is received into.
+    async fn may_set(&self, fs: &str, property: &str) -> Answer<bool> {
+        let Ok(permission) = permission_of(property) else { return Ok(false) };
+        match self.pool.zilla.by_name(fs).await {
+            Ok(ds) => ds.may(permission, &self.who).await.map_err(of_dataset),
+            Err(_) => self.above(fs).await?.may_below(permission, &self.who, true).await.map_err(of_dataset),
+        }
     }
 
     async fn create(&self, r: &DatasetCreate) -> Answer<()> {
@@ -387,6 +508,23 @@ impl Judge {
         match self.pool.mounted_below(name).is_empty() {
             true => Ok(()),
             false => Err(ApiError::with(ErrorCode::Perm, "permission denied: it is mounted")),
+        }
+    }
+}
+
+/// What is not mounted but by name.
+pub(super) fn not_by_itself() -> (String, Setting) {
+    /// `canmount=noauto`. Source: zfs_canmount_type_t.
+    const NOAUTO: u64 = 2;
+    ("canmount".to_owned(), Setting::Local(Value::u64(NOAUTO)))
+}
+
+/// The snapshot that is to be sent.
+fn sent(r: &StreamSend) -> Answer<String> {
+    match &r.token {
+        None => Ok(r.snapshot.clone()),
+        Some(text) => {
+            parse_token(text).map(|t| t.toname).map_err(|e| ApiError::with(ErrorCode::Stream, e.to_string()))
         }
     }
 }

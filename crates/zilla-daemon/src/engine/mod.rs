@@ -203,7 +203,7 @@ impl Engine {
             Ok(nbd) => engine.nbd = Some(nbd),
             Err(e) => tracing::error!("volumes cannot be served over NBD: {e}"),
         }
-        if let Err(e) = engine.streams.start(engine.handle.state_dir()) {
+        if let Err(e) = engine.streams.start(&engine.handle) {
             tracing::error!("streams cannot be sent or received: {e}");
         }
         engine
@@ -530,8 +530,8 @@ impl Backend for Engine {
         self.arc_statistics(&r)
     }
 
-    async fn trace_record(&self, _: &Caller, r: TraceRecord) -> Answer<TraceReply> {
-        self.record_trace(r).await
+    async fn trace_record(&self, caller: &Caller, r: TraceRecord) -> Answer<TraceReply> {
+        self.record_trace(caller, r).await
     }
 
     async fn dataset_create(&self, caller: &Caller, r: DatasetCreate) -> Answer<MountedReply> {

@@ -9,6 +9,7 @@
 //! ends the package: what came before stays.
 
 use super::Engine;
+use super::access::not_by_itself;
 use super::errors::{Answer, of, of_dataset};
 use super::follow::is_below;
 use super::followkeys::RawKeys;
@@ -105,7 +106,7 @@ pub(super) fn target_of(r: &StreamReceive, toname: &str, top: Option<&str>) -> A
 
 impl Engine {
     pub(super) async fn receive_stream(&self, caller: &Caller, r: StreamReceive) -> Answer<()> {
-        let taken = self.streams.take(&r.stream)?;
+        let taken = self.streams.take(&r.stream, caller)?;
         let pool = self.pool_of(&r.target)?;
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());
@@ -165,6 +166,10 @@ impl Engine {
         };
         reader.end_of_package().await.map_err(plain)?;
         if list.contains("fromsnap") && !list.contains("not_recursive") && !r.dry_run && !r.heal {
+            if !caller.owner {
+                let what = "permission denied: it may rename and promote datasets";
+                return Err(ApiError::with(ErrorCode::Perm, what));
+            }
             self.follow(pool, caller, r, &first, &list, told).await?;
         }
         // By the names that the datasets have in the stream.
@@ -178,7 +183,7 @@ impl Engine {
                     self.receive_one(pool, caller, r, b, &payload, &mut reader, Some((&first, &list)), told)
                         .await?;
                 }
-                Some((Record::End(_), _)) if !keys.is_empty() && !r.dry_run && !r.heal => {
+                Some((Record::End(_), _)) if !keys.is_empty() && caller.owner && !r.dry_run && !r.heal => {
                     return self.follow_roots(pool, r, &first, &list, &keys, told).await;
                 }
                 Some((Record::End(_), _)) => return Ok(()),
@@ -273,8 +278,9 @@ impl Engine {
         if r.dry_run {
             return self.pass_over(&part, reader).await;
         }
+        self.judge_part(caller, pool, &fs, (r.force, None)).await?;
         if head.is_none() && r.keep_path {
-            self.create_parents(caller, pool, &fs, r.no_mount).await?;
+            self.create_parents(caller, pool, &fs, r.no_mount || !caller.owner).await?;
         }
         let origin = match (&r.origin, &head) {
             (Some(name), None) => Some(name.clone()),
@@ -289,11 +295,14 @@ impl Engine {
             }
             _ => None,
         };
+        if origin.is_some() {
+            self.judge_part(caller, pool, &fs, (r.force, origin.as_deref())).await?;
+        }
         let local = match &head {
             Some(head) => head.local_names().await.map_err(of_dataset)?,
             None => Vec::new(),
         };
-        let (mut of_fs, of_snap) = settings(&part, volume, &local, told)?;
+        let (mut of_fs, mut of_snap) = settings(&part, volume, &local, told)?;
         // What the pool cannot heed is left out, and the rest received.
         of_fs.retain(|(name, s)| match s {
             Setting::Received(v) => match pool.zilla.value_check(name, v.as_u64().unwrap_or(0)) {
@@ -305,7 +314,7 @@ impl Engine {
             },
             _ => true,
         });
-        if head.is_none() && part.begin.features() & feature::RAW != 0 {
+        if head.is_none() && part.begin.features() & feature::RAW != 0 && caller.owner {
             of_fs.extend(key_location(part.fs, volume));
         }
         if let (Some(head), Some(sent)) = (&head, part.fs.and_then(|f| f.list("props"))) {
@@ -313,6 +322,10 @@ impl Engine {
             let gone = head.received_names().await.map_err(of_dataset)?;
             let gone = gone.into_iter().filter(|name| !sent.contains(name));
             of_fs.extend(gone.map(|name| (name, Setting::NotReceived)));
+        }
+        self.leave_out(caller, pool, &fs, &mut of_fs, told).await?;
+        if head.is_none() && !volume && !caller.owner {
+            of_fs.push(not_by_itself());
         }
         let opts = ReceiveOpts {
             fs: fs.clone(),
@@ -329,19 +342,20 @@ impl Engine {
         }
         let began = std::time::Instant::now();
         let received = self.run(pool, &part, payload, opts, reader).await?;
+        self.leave_out(caller, pool, &fs, &mut of_snap, told).await?;
         // The snapshot is there; a property that it cannot have is no reason to fail.
         if !of_snap.is_empty()
             && let Err(e) = pool.change_props(&target, of_snap).await
         {
             told.err(format!("cannot receive properties of '{target}': {}", e.description()));
         }
-        if !r.skip_holds {
+        if !r.skip_holds && self.may_hold(caller, pool, &fs).await {
             self.hold_as_sent(pool, &part, told).await;
         }
         // What cannot be read without its key is mounted when that is loaded.
         let dir = pool.zilla.dir_by_name(&fs).await.map_err(of_dataset)?;
         let readable = dir.key_loaded().await.map_err(of_dataset)?;
-        if received && readable && !volume && !r.no_mount {
+        if received && readable && !volume && !r.no_mount && caller.owner {
             // One whose `canmount` says no is not mounted; one that has no place neither.
             if let Err(e) = pool.mount_one(self, &fs, &[], false).await {
                 told.err(format!("cannot mount '{fs}': {}", e.description()));

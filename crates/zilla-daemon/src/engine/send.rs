@@ -28,6 +28,9 @@ use zilla_ondisk::{NvList, NvValue};
 /// How long one waits for those who still use a head before it is called busy.
 const LINGERING: Duration = Duration::from_secs(5);
 
+/// So long may a guest's pipe take nothing.
+const GUEST_PATIENCE: Duration = Duration::from_secs(600);
+
 /// How often a client is told how far a stream has come.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
@@ -198,7 +201,7 @@ impl Pool {
 
 impl Engine {
     pub(super) async fn send_stream(&self, caller: &Caller, r: StreamSend) -> Answer<()> {
-        let taken = self.streams.take(&r.stream)?;
+        let taken = self.streams.take(&r.stream, caller)?;
         let told = taken.told();
         let opts = SendOpts {
             large_blocks: r.large_blocks,
@@ -251,7 +254,8 @@ impl Engine {
         if r.dry_run {
             return Ok(());
         }
-        let mut out = taken.writer(None)?;
+        // As long as it goes on, nobody destroys the snapshot.
+        let mut out = taken.writer(if caller.owner { None } else { Some(GUEST_PATIENCE) })?;
         let sent = self.send_all(r, &steps, package, &told, &mut out).await;
         let written = out.finish().await;
         let done = sent.and(written.map_err(of_stream));

@@ -2,7 +2,8 @@
 //! them.
 //!
 //! A client hands over a descriptor under a key ([`zilla_control::handover`]); the request that
-//! names the key takes it from the [`Desk`]. A pipe may block for as long as its other end likes,
+//! names the key takes it from the [`Desk`]. A guest's must be a pipe: what the daemon writes to
+//! anything else it would write with root's powers. A pipe may block for as long as its other end likes,
 //! so each has a thread of its own, and a few buffers between that thread and the engine: the
 //! engine waits, no worker of it does.
 //!
@@ -14,6 +15,7 @@
 //! tape or another machine's disks. Where nothing is worth that (a trace), the writer has a limit.
 
 use super::errors::Answer;
+use crate::Handle;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -25,18 +27,24 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::io::Interest;
 use tokio::sync::{mpsc, oneshot};
 use zilla::error::{Errno, Error, Result};
 use zilla::streams::{Sink, Source};
 use zilla_control::handover::{KEY_BYTES, TAKEN, TO_STDERR, TO_STDOUT};
 use zilla_control::props::nicenum::nicebytes;
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::server::{self, Guests, Place};
+use zilla_control::{ApiError, Caller, ErrorCode};
 
-/// Descriptors that wait for their request; a client sends it at once.
+/// Descriptors of the owner's that wait for their request; a client sends it at once.
 const WAITING: usize = 64;
+/// Streams of those who do not own the daemon, all together, and of one of them: each has some
+/// megabytes of buffers.
+const GUESTS: usize = 8;
+const GUESTS_OF_ONE: usize = 4;
 /// A client that does not send its one message is not waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Buffers between a pipe's thread and the engine.
@@ -48,90 +56,132 @@ struct Waiting {
     key: String,
     fd: OwnedFd,
     conn: UnixStream,
+    uid: u32,
+    /// A guest's.
+    place: Option<Place>,
+}
+
+impl Waiting {
+    fn is_forgotten(&self) -> bool {
+        let mut conn = [PollFd::new(&self.conn, PollFlags::RDHUP | PollFlags::HUP)];
+        poll(&mut conn, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|n| n > 0)
+    }
 }
 
 /// Where descriptors wait for the requests that name them.
-#[derive(Clone, Default)]
-pub struct Desk(Arc<Mutex<VecDeque<Waiting>>>);
+#[derive(Clone)]
+pub struct Desk {
+    waiting: Arc<Mutex<VecDeque<Waiting>>>,
+    guests: Arc<Guests>,
+}
+
+impl Default for Desk {
+    fn default() -> Desk {
+        Desk { waiting: Arc::default(), guests: Arc::new(Guests::new(GUESTS, GUESTS_OF_ONE)) }
+    }
+}
 
 impl Desk {
-    /// Listens for clients, on a thread that ends with the process.
-    pub fn start(&self, state: &zilla_control::StateDir) -> std::io::Result<()> {
-        let path = state.path().join(zilla_control::paths::STREAM_SOCKET);
-        match std::fs::remove_file(&path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&path)?;
-        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-        let desk = self.clone();
-        let accept = move || {
-            for conn in listener.incoming() {
-                match conn {
-                    Ok(conn) => desk.take_in(conn),
+    /// Listens for clients as long as the process lives.
+    pub fn start(&self, handle: &Handle) -> std::io::Result<()> {
+        let path = handle.state_dir().path().join(zilla_control::paths::STREAM_SOCKET);
+        let listener = server::listen(&path)?;
+        let share = handle.share();
+        server::open_to(&path, share)?;
+        let (desk, owner) = (self.clone(), rustix::process::geteuid().as_raw());
+        tokio::spawn(async move {
+            loop {
+                match listener.accept().await {
+                    Ok((conn, _)) => {
+                        let Some(caller) = server::admit(&conn, owner, share) else { continue };
+                        tokio::spawn(desk.clone().take_in(conn, caller));
+                    }
                     Err(e) => {
                         tracing::warn!("accept: {e}");
-                        std::thread::sleep(Duration::from_millis(50));
+                        tokio::time::sleep(Duration::from_millis(50)).await;
                     }
                 }
             }
-        };
-        std::thread::Builder::new().name("streams".into()).spawn(accept)?;
+        });
         Ok(())
     }
 
-    fn take_in(&self, mut conn: UnixStream) {
-        let owner = rustix::process::geteuid();
-        match rustix::net::sockopt::socket_peercred(&conn) {
-            Ok(peer) if peer.uid == owner || peer.uid.is_root() => {}
-            _ => {
-                tracing::warn!("refused a stream of somebody else");
-                return;
-            }
+    async fn take_in(self, conn: tokio::net::UnixStream, caller: Caller) {
+        self.waiting.lock().retain(|w| !w.is_forgotten());
+        let place = match caller.owner {
+            true => None,
+            false => match self.guests.place(caller.uid) {
+                Some(place) => Some(place),
+                None => {
+                    tracing::warn!("refused a stream of uid {}: there are too many", caller.uid);
+                    return;
+                }
+            },
+        };
+        let Ok(Some((key, fd))) = tokio::time::timeout(PATIENCE, message(&conn)).await else { return };
+        let is_pipe = || fstat(&fd).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Fifo);
+        if !caller.owner && !is_pipe() {
+            tracing::warn!("refused a stream of uid {}: it is no pipe", caller.uid);
+            return;
         }
-        let _ = (conn.set_read_timeout(Some(PATIENCE)), conn.set_write_timeout(Some(PATIENCE)));
-        let Some((key, fd)) = message(&conn) else { return };
-        let Ok(shared) = conn.try_clone() else { return };
-        let mut waiting = self.0.lock();
+        // He may not read the answer, as nothing that he is told later.
+        let Ok(conn) = conn.into_std() else { return };
+        let Ok(answers) = conn.try_clone() else { return };
+        let mut waiting = self.waiting.lock();
         // The oldest is of a client that forgot it.
-        if waiting.len() >= WAITING {
-            waiting.pop_front();
+        let owners = |w: &Waiting| w.place.is_none();
+        if caller.owner && waiting.iter().filter(|w| owners(w)).count() >= WAITING {
+            let oldest = waiting.iter().position(owners);
+            oldest.and_then(|at| waiting.remove(at));
         }
-        waiting.push_back(Waiting { key, fd, conn: shared });
+        waiting.push_back(Waiting { key, fd, conn, uid: caller.uid, place });
         drop(waiting);
-        let _ = conn.write_all(&[TAKEN]);
+        let _ = send(&answers, &[TAKEN], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
-    /// The descriptor of a key.
-    pub fn take(&self, key: &str) -> Answer<Stream> {
-        let mut waiting = self.0.lock();
-        let at = waiting.iter().position(|w| w.key == key);
+    /// The descriptor of a key, for who handed it over.
+    pub fn take(&self, key: &str, caller: &Caller) -> Answer<Stream> {
+        let mut waiting = self.waiting.lock();
+        let at = waiting
+            .iter()
+            .position(|w| w.key == key && (w.uid == caller.uid || (caller.owner && w.place.is_none())));
         let found = at.and_then(|at| waiting.remove(at));
         let w = found.ok_or_else(|| {
             ApiError::with(ErrorCode::BadRequest, "the stream's descriptor was not handed over")
         })?;
-        Ok(Stream { fd: w.fd, conn: Arc::new(w.conn) })
+        Ok(Stream { fd: w.fd, conn: Arc::new(w.conn), place: w.place })
     }
 }
 
 /// A client's one message: a key and one descriptor.
-fn message(conn: &UnixStream) -> Option<(String, OwnedFd)> {
+async fn message(conn: &tokio::net::UnixStream) -> Option<(String, OwnedFd)> {
     let mut raw = [0; KEY_BYTES];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = recvmsg(conn, &mut [IoSliceMut::new(&mut raw)], &mut control, RecvFlags::CMSG_CLOEXEC).ok()?;
-    let fds = control.drain().filter_map(|m| match m {
-        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-        _ => None,
-    });
-    let fd = fds.flatten().next()?;
-    (got.bytes == KEY_BYTES).then(|| (raw.iter().map(|b| format!("{b:02x}")).collect(), fd))
+    loop {
+        conn.readable().await.ok()?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut read = || {
+            let how = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+            Ok(recvmsg(conn, &mut [IoSliceMut::new(&mut raw)], &mut control, how)?)
+        };
+        let got = match conn.try_io(Interest::READABLE, &mut read) {
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => continue,
+            got => got.ok()?,
+        };
+        let fds = control.drain().filter_map(|m| match m {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        });
+        let fd = fds.flatten().next()?;
+        return (got.bytes == KEY_BYTES).then(|| (raw.iter().map(|b| format!("{b:02x}")).collect(), fd));
+    }
 }
 
 /// A client's pipe, and the connection on which it is told what happens.
 pub struct Stream {
     fd: OwnedFd,
     conn: Arc<UnixStream>,
+    place: Option<Place>,
 }
 
 /// What a client is told while its stream runs.
@@ -143,8 +193,8 @@ impl Told {
         let mut line = vec![to];
         line.extend_from_slice(text.as_bytes());
         line.push(b'\n');
-        // One that does not listen is none the worse for it.
-        let _ = (&*self.0).write_all(&line);
+        // One that does not listen is not told, and keeps nobody waiting.
+        let _ = send(&*self.0, &line, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
     pub fn out(&self, text: impl AsRef<str>) {
@@ -258,6 +308,7 @@ impl Stream {
     pub fn reader(self) -> Answer<Reader> {
         let (to, from) = mpsc::channel(BUFFERS);
         let run = move || {
+            let _place = self.place;
             let mut file = File::from(self.fd);
             loop {
                 let chunk = read_chunk(&mut file, &self.conn);
@@ -276,6 +327,7 @@ impl Stream {
         let (to, mut from) = mpsc::channel::<Vec<Bytes>>(BUFFERS);
         let (done, end) = oneshot::channel();
         let run = move || {
+            let _place = self.place;
             let write = || {
                 let mut outlet = Outlet::of(self.fd)?;
                 while let Some(data) = from.blocking_recv() {
@@ -427,7 +479,7 @@ mod tests {
             }
         };
         let (his, conn) = UnixStream::pair().unwrap();
-        let writer = Stream { fd, conn: Arc::new(conn) }.writer(limit).unwrap();
+        let writer = Stream { fd, conn: Arc::new(conn), place: None }.writer(limit).unwrap();
         (theirs, his, writer)
     }
 
@@ -437,6 +489,25 @@ mod tests {
             writer.write(vec![Bytes::from(vec![7; CHUNK])]).await?;
         }
         writer.finish().await
+    }
+
+    #[test]
+    fn a_pipe_is_taken_by_whom_it_was_handed_over() {
+        let desk = Desk::default();
+        let place = desk.guests.place(7);
+        let (conn, _his) = UnixStream::pair().unwrap();
+        let fd = std::io::pipe().unwrap().1.into();
+        desk.waiting.lock().push_back(Waiting { key: "k".into(), fd, conn, uid: 7, place });
+        let caller = |uid, owner| Caller { uid, owner, ..Caller::default() };
+        for other in [caller(8, false), caller(0, true)] {
+            assert!(desk.take("k", &other).is_err(), "{other:?}");
+        }
+        assert!(desk.take("other", &caller(7, false)).is_err());
+        let of_one: Vec<_> = (1..GUESTS_OF_ONE).map(|_| desk.guests.place(7).unwrap()).collect();
+        assert!(desk.guests.place(7).is_none());
+        drop(desk.take("k", &caller(7, false)).unwrap());
+        assert!(desk.guests.place(7).is_some(), "it was given back");
+        drop(of_one);
     }
 
     #[tokio::test]

@@ -17,7 +17,7 @@ use zilla::error::Errno;
 use zilla::streams::Sink;
 use zilla::trace::Recording;
 use zilla_control::types::{TraceRecord, TraceReply};
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_ondisk::trace::{End, end_frame, header_frame, preamble, records};
 
 /// How often the lanes are emptied: they hold this long some two million reads a second.
@@ -63,8 +63,8 @@ impl Tape {
 }
 
 impl Engine {
-    pub(super) async fn record_trace(&self, r: TraceRecord) -> Answer<TraceReply> {
-        let stream = self.streams.take(&r.stream)?;
+    pub(super) async fn record_trace(&self, caller: &Caller, r: TraceRecord) -> Answer<TraceReply> {
+        let stream = self.streams.take(&r.stream, caller)?;
         let pool = self.pool(&r.name)?;
         let load = pool.load_guid;
         let recording = pool.zilla.record_trace();
