@@ -15,10 +15,11 @@
 //! whole pool.
 //!
 //! **Streams.** `send` is of snapshots, `receive` of what is not mounted, without `-c`, keys, and
-//! packages that rename or promote; `-F` takes `rollback` and `destroy` of what is there. Which datasets a package is received into is known only
-//! when it is read: each is judged then ([`Engine::judge_part`]). A stream can make itself a clone
-//! of any snapshot and so read it, and its files can belong to root and be setuid: it takes
-//! `clone` of the origin, and a new file system is not mounted but by name (`canmount=noauto`).
+//! packages that rename or promote; `-F` takes `rollback` and `destroy` of what is there. Which
+//! datasets a package is received into is known only when it is read: each is judged then
+//! ([`Engine::judge_part`]). A stream can make itself a clone of any snapshot and so read it, and
+//! its files can belong to root and be setuid: it takes `clone` of the origin, and a new file
+//! system is not mounted but by name (`canmount=noauto`).
 //!
 //! **Between the judgement and the deed** the owner may change his mind; who was judged before has
 //! acted before, as in OpenZFS.

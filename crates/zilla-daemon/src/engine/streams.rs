@@ -3,9 +3,9 @@
 //!
 //! A client hands over a descriptor under a key ([`zilla_control::handover`]); the request that
 //! names the key takes it from the [`Desk`]. A guest's must be a pipe: what the daemon writes to
-//! anything else it would write with root's powers. A pipe may block for as long as its other end likes,
-//! so each has a thread of its own, and a few buffers between that thread and the engine: the
-//! engine waits, no worker of it does.
+//! anything else it would write with root's powers. A pipe may block for as long as its other end
+//! likes, so each has a thread of its own, and a few buffers between that thread and the engine:
+//! the engine waits, no worker of it does.
 //!
 //! **A client that dies** closes its connection, which both threads watch beside the pipe: the
 //! stream then ends with an error, and the receive or send with it. So nothing but that watch may
