@@ -59,13 +59,8 @@ struct Waiting {
     uid: u32,
     /// A guest's.
     place: Option<Place>,
-}
-
-impl Waiting {
-    fn is_forgotten(&self) -> bool {
-        let mut conn = [PollFd::new(&self.conn, PollFlags::RDHUP | PollFlags::HUP)];
-        poll(&mut conn, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|n| n > 0)
-    }
+    /// Dropped when it is taken.
+    _waits: oneshot::Sender<()>,
 }
 
 /// Where descriptors wait for the requests that name them.
@@ -107,7 +102,6 @@ impl Desk {
     }
 
     async fn take_in(self, conn: tokio::net::UnixStream, caller: Caller) {
-        self.waiting.lock().retain(|w| !w.is_forgotten());
         let place = match caller.owner {
             true => None,
             false => match self.guests.place(caller.uid) {
@@ -124,19 +118,28 @@ impl Desk {
             tracing::warn!("refused a stream of uid {}: it is no pipe", caller.uid);
             return;
         }
-        // He may not read the answer, as nothing that he is told later.
         let Ok(conn) = conn.into_std() else { return };
-        let Ok(answers) = conn.try_clone() else { return };
-        let mut waiting = self.waiting.lock();
-        // The oldest is of a client that forgot it.
-        let owners = |w: &Waiting| w.place.is_none();
-        if caller.owner && waiting.iter().filter(|w| owners(w)).count() >= WAITING {
-            let oldest = waiting.iter().position(owners);
-            oldest.and_then(|at| waiting.remove(at));
+        let watched = conn.try_clone().and_then(tokio::net::UnixStream::from_std);
+        let (waits, taken) = oneshot::channel();
+        let Ok(watched) = watched else { return };
+        {
+            let mut waiting = self.waiting.lock();
+            // The oldest is of a client that forgot it.
+            let owners = |w: &Waiting| w.place.is_none();
+            if caller.owner && waiting.iter().filter(|w| owners(w)).count() >= WAITING {
+                let oldest = waiting.iter().position(owners);
+                oldest.and_then(|at| waiting.remove(at));
+            }
+            let key = key.clone();
+            waiting.push_back(Waiting { key, fd, conn, uid: caller.uid, place, _waits: waits });
         }
-        waiting.push_back(Waiting { key, fd, conn, uid: caller.uid, place });
-        drop(waiting);
-        let _ = send(&answers, &[TAKEN], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        // He may not read the answer, as nothing that he is told later.
+        let _ = send(&watched, &[TAKEN], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        // Who is refused what he asks for goes, and his pipe ends with him: he sends no more.
+        tokio::select! {
+            _ = taken => {}
+            _ = watched.readable() => self.waiting.lock().retain(|w| w.key != key),
+        }
     }
 
     /// The descriptor of a key, for who handed it over.
@@ -497,7 +500,8 @@ mod tests {
         let place = desk.guests.place(7);
         let (conn, _his) = UnixStream::pair().unwrap();
         let fd = std::io::pipe().unwrap().1.into();
-        desk.waiting.lock().push_back(Waiting { key: "k".into(), fd, conn, uid: 7, place });
+        let (waits, _taken) = oneshot::channel();
+        desk.waiting.lock().push_back(Waiting { key: "k".into(), fd, conn, uid: 7, place, _waits: waits });
         let caller = |uid, owner| Caller { uid, owner, ..Caller::default() };
         for other in [caller(8, false), caller(0, true)] {
             assert!(desk.take("k", &other).is_err(), "{other:?}");
