@@ -156,13 +156,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether somebody may receive into one dataset of a stream, as a clone of a snapshot or not.
+    /// Whether somebody may receive into one dataset of a stream, with `-F` or without.
     pub(super) async fn judge_part(
         &self,
         caller: &Caller,
         pool: &Arc<Pool>,
         fs: &str,
-        (force, origin): (bool, Option<&str>),
+        force: bool,
     ) -> Answer<()> {
         if caller.owner {
             return Ok(());
@@ -172,13 +172,16 @@ impl Engine {
         if force && pool.zilla.by_name(fs).await.is_ok() {
             judge.all(fs, &["rollback", "destroy"]).await?;
         }
-        if let Some(origin) = origin {
-            judge.on(origin, "clone").await?;
-        }
         match pool.mounted_at(fs) {
             None => Ok(()),
             Some(_) => Err(ApiError::with(ErrorCode::Perm, "permission denied: it is mounted")),
         }
+    }
+
+    /// Whether a stream of somebody's may make a clone of a snapshot.
+    pub(super) async fn judge_origin(&self, caller: &Caller, pool: &Arc<Pool>, origin: &str) -> Answer<()> {
+        let judge = Judge { pool: pool.clone(), who: who(caller) };
+        if caller.owner { Ok(()) } else { judge.on(origin, "clone").await }
     }
 
     /// Takes out of what a stream brings, or is given, what its receiver may not set; he is told.
@@ -205,9 +208,9 @@ impl Engine {
     }
 
     /// Whether somebody may put a received snapshot's holds on it.
-    pub(super) async fn may_hold(&self, caller: &Caller, pool: &Arc<Pool>, fs: &str) -> bool {
+    pub(super) async fn judge_holds(&self, caller: &Caller, pool: &Arc<Pool>, fs: &str) -> Answer<()> {
         let judge = Judge { pool: pool.clone(), who: who(caller) };
-        caller.owner || judge.on(fs, "hold").await.is_ok()
+        if caller.owner { Ok(()) } else { judge.on(fs, "hold").await }
     }
 
     /// Takes out of an answer what a guest may not know of others' accounts.

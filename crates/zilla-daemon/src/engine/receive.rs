@@ -183,8 +183,12 @@ impl Engine {
                     self.receive_one(pool, caller, r, b, &payload, &mut reader, Some((&first, &list)), told)
                         .await?;
                 }
-                Some((Record::End(_), _)) if !keys.is_empty() && caller.owner && !r.dry_run && !r.heal => {
-                    return self.follow_roots(pool, r, &first, &list, &keys, told).await;
+                Some((Record::End(_), _)) if !keys.is_empty() && !r.dry_run && !r.heal => {
+                    if caller.owner {
+                        return self.follow_roots(pool, r, &first, &list, &keys, told).await;
+                    }
+                    told.err("cannot follow the sender's encryption roots: permission denied");
+                    return Ok(());
                 }
                 Some((Record::End(_), _)) => return Ok(()),
                 _ => return Err(plain(Error::os(Errno::Canceled, "incomplete stream"))),
@@ -278,7 +282,7 @@ impl Engine {
         if r.dry_run {
             return self.pass_over(&part, reader).await;
         }
-        self.judge_part(caller, pool, &fs, (r.force, None)).await?;
+        self.judge_part(caller, pool, &fs, r.force).await?;
         if head.is_none() && r.keep_path {
             self.create_parents(caller, pool, &fs, r.no_mount || !caller.owner).await?;
         }
@@ -295,8 +299,8 @@ impl Engine {
             }
             _ => None,
         };
-        if origin.is_some() {
-            self.judge_part(caller, pool, &fs, (r.force, origin.as_deref())).await?;
+        if let Some(origin) = &origin {
+            self.judge_origin(caller, pool, origin).await?;
         }
         let local = match &head {
             Some(head) => head.local_names().await.map_err(of_dataset)?,
@@ -349,8 +353,8 @@ impl Engine {
         {
             told.err(format!("cannot receive properties of '{target}': {}", e.description()));
         }
-        if !r.skip_holds && self.may_hold(caller, pool, &fs).await {
-            self.hold_as_sent(pool, &part, told).await;
+        if !r.skip_holds {
+            self.hold_as_sent(caller, pool, &part, told).await;
         }
         // What cannot be read without its key is mounted when that is loaded.
         let dir = pool.zilla.dir_by_name(&fs).await.map_err(of_dataset)?;
@@ -370,11 +374,17 @@ impl Engine {
     }
 
     /// Holds a received snapshot under the tags it had where it was sent.
-    async fn hold_as_sent(&self, pool: &Pool, part: &Part<'_>, told: &Told) {
+    async fn hold_as_sent(&self, caller: &Caller, pool: &Arc<Pool>, part: &Part<'_>, told: &Told) {
         let sent = part.begin.toname.split_once('@').map_or("", |(_, s)| s);
         let tags = part.fs.and_then(|f| f.list("snapholds")).and_then(|l| l.list(sent));
         for (tag, _) in tags.into_iter().flat_map(NvList::iter) {
-            let held = pool.zilla.hold_snapshots(vec![part.target.clone()], tag.to_owned()).await;
+            let held = match self.judge_holds(caller, pool, &part.target).await {
+                Ok(()) => {
+                    let held = pool.zilla.hold_snapshots(vec![part.target.clone()], tag.to_owned()).await;
+                    held.map_err(|e| e.to_string())
+                }
+                Err(denied) => Err(denied.description().to_owned()),
+            };
             // The snapshot is there; a tag that cannot be put on it is no reason to fail.
             if let Err(e) = held {
                 told.err(format!("cannot hold '{}' under '{tag}': {e}", part.target));
