@@ -10,6 +10,8 @@ use crate::zio::BlockStore;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::object_type::DMU_OT_INTENT_LOG;
+use zilla_ondisk::zil::ZilHeader;
 
 /// Who has a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,6 +119,20 @@ pub(super) async fn walk_mos(spa: &Arc<Spa>, all: &mut Blocks, report: &mut Repo
     all.owned.extend(found.into_iter().map(|(bp, at)| (bp, Owner::Mos, at)));
 }
 
+/// What an intent log has in the space maps.
+pub(super) async fn log(spa: &Spa, header: &ZilHeader, objset: u64) -> Vec<(BlkPtr, Bookmark)> {
+    let synced = spa.uberblock().txg;
+    let ours = |bp: &BlkPtr| match header.claim_txg {
+        // What was written after the last txg is in no space map.
+        0 => bp.otype() == DMU_OT_INTENT_LOG && bp.birth() <= synced,
+        // So is what its records clone: each has a reference.
+        _ => true,
+    };
+    let chain = crate::zil::chain(&*spa.ctx.store, header, objset).await;
+    let at = |bp: &BlkPtr| Bookmark { objset, object: 0, level: -2, blkid: bp.cksum()[3] };
+    chain.into_iter().filter(ours).map(|bp| (bp, at(&bp))).collect()
+}
+
 pub(super) async fn walk_dataset(
     spa: &Arc<Spa>,
     ds: &Arc<DslDataset>,
@@ -134,9 +150,8 @@ pub(super) async fn walk_dataset(
         Ok(os) => {
             check_used(&os, &ds.name(), &used, p.bp.fill(), report).await;
             if !ds.is_snapshot() {
-                let at = Bookmark { objset: ds.id(), object: 0, level: -2, blkid: 0 };
-                let log = crate::zil::chain(&*spa.ctx.store, &os.phys().zil_header, ds.id()).await;
-                all.owned.extend(log.into_iter().map(|bp| (bp, Owner::Log(ds.id()), at)));
+                let log = log(spa, &os.phys().zil_header, ds.id()).await;
+                all.owned.extend(log.into_iter().map(|(bp, at)| (bp, Owner::Log(ds.id()), at)));
             }
         }
         Err(e) => report.add(format!("{}: cannot be opened: {e}", ds.name())),

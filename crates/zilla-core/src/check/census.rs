@@ -19,7 +19,6 @@ use futures_util::StreamExt;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use zilla_ondisk::blkptr::{BlkPtr, Dva};
-use zilla_ondisk::object_type::DMU_OT_INTENT_LOG;
 
 /// Blocks found before they are read and the walk goes on.
 const BATCH: usize = 1 << 14;
@@ -201,25 +200,11 @@ impl Counter<'_> {
         if ds.is_snapshot() {
             return Ok(());
         }
-        let header = match self.spa.dsl.objset(ds).await {
-            Ok(os) => os.phys().zil_header,
-            // The walk has said so already.
-            Err(_) => return Ok(()),
-        };
-        let synced = self.spa.uberblock().txg;
-        for bp in crate::zil::chain(&*self.spa.ctx.store, &header, ds.id()).await {
-            let log = bp.otype() == DMU_OT_INTENT_LOG;
-            let ours = match header.claim_txg {
-                // What was written after the last txg is in no space map.
-                0 => log && bp.birth() <= synced,
-                // So is what its records clone: each has a reference.
-                _ => true,
-            };
-            if ours {
-                let at = Bookmark { objset: ds.id(), object: 0, level: -2, blkid: bp.cksum()[3] };
-                self.observer.block(&bp, &at, Use::Referenced);
-                self.claim(&bp, &at).await;
-            }
+        // Where the objset cannot be opened, the walk has said so already.
+        let Ok(os) = self.spa.dsl.objset(ds).await else { return Ok(()) };
+        for (bp, at) in super::blocks::log(self.spa, &os.phys().zil_header, ds.id()).await {
+            self.observer.block(&bp, &at, Use::Referenced);
+            self.claim(&bp, &at).await;
         }
         Ok(())
     }
@@ -296,8 +281,9 @@ impl Counter<'_> {
             Verify::Everything => true,
         };
         let todo = found.iter().filter(|(bp, _)| !bp.is_embedded() && wanted(bp)).copied();
+        let todo: Vec<_> = todo.collect();
         let zio = &self.spa.zio;
-        let reads = todo.map(|(bp, at)| async move { (bp, at, zio.scrub(bp, at).await) });
+        let reads = todo.into_iter().map(|(bp, at)| async move { (bp, at, zio.scrub(bp, at).await) });
         let mut reads = futures_util::stream::iter(reads).buffer_unordered(READS);
         while let Some((bp, at, outcome)) = reads.next().await {
             match outcome {

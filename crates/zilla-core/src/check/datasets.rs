@@ -36,11 +36,49 @@ pub(super) async fn list(spa: &Arc<Spa>) -> Result<Vec<DirSets>> {
     Ok(out)
 }
 
-/// Blocks by place, with what each counts.
-type Places = BTreeMap<(u32, u64), u64>;
+/// What a dataset counts: how often it has each block, by place and birth, and a block's bytes. What
+/// was cloned by reference or deduplicated lies in the place of another, and counts like it.
+#[derive(Default)]
+struct Places(BTreeMap<(u32, u64, u64), (u64, u64)>);
 
-fn places(spa: &Spa, bps: &[BlkPtr]) -> Places {
-    bps.iter().map(|b| ((b.dva(0).vdev, b.dva(0).offset), spa.ctx.store.dsize(b))).collect()
+fn place(bp: &BlkPtr) -> (u32, u64, u64) {
+    (bp.dva(0).vdev, bp.dva(0).offset, bp.birth())
+}
+
+impl Places {
+    fn new(spa: &Spa, bps: &[BlkPtr]) -> Places {
+        let mut out = Places::default();
+        for bp in bps {
+            out.0.entry(place(bp)).or_insert((0, spa.ctx.store.dsize(bp))).0 += 1;
+        }
+        out
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.values().map(|(n, size)| n * size).sum()
+    }
+
+    /// Takes one away; false: there is none.
+    fn take(&mut self, bp: &BlkPtr) -> bool {
+        let Some((n, _)) = self.0.get_mut(&place(bp)).filter(|(n, _)| *n > 0) else { return false };
+        *n -= 1;
+        true
+    }
+
+    /// Leaves what it has more often than another.
+    fn subtract(&mut self, other: &Places) {
+        for (k, (n, _)) in &mut self.0 {
+            *n -= (*n).min(other.0.get(k).map_or(0, |(n, _)| *n));
+        }
+    }
+
+    /// Has each as often as the one of both that has it more often.
+    fn unite(&mut self, other: Places) {
+        for (k, (n, size)) in other.0 {
+            let mine = self.0.entry(k).or_insert((0, size));
+            mine.0 = mine.0.max(n);
+        }
+    }
 }
 
 pub(super) async fn check(spa: &Arc<Spa>, sets: &[DirSets], all: &Blocks, report: &mut Report) -> Result<()> {
@@ -60,9 +98,9 @@ fn of(all: &Blocks, id: u64) -> &[BlkPtr] {
 
 async fn check_counts(spa: &Arc<Spa>, ds: &Arc<DslDataset>, all: &Blocks, report: &mut Report) -> Result<()> {
     let p = ds.phys();
-    let mut own = places(spa, of(all, ds.id()));
+    let mut own = Places::new(spa, of(all, ds.id()));
     let name = ds.name();
-    report.same(|| format!("{name}: bytes referenced"), p.referenced_bytes, own.values().sum());
+    report.same(|| format!("{name}: bytes referenced"), p.referenced_bytes, own.bytes());
     if p.num_children > 1 && ds.is_snapshot() {
         return Ok(());
     }
@@ -73,10 +111,9 @@ async fn check_counts(spa: &Arc<Spa>, ds: &Arc<DslDataset>, all: &Blocks, report
         others.extend(Zap::open(spa.dsl.mos(), p.next_clones_obj).await?.ints().await?);
     }
     for o in others.into_iter().filter(|o| *o != 0) {
-        let theirs = places(spa, of(all, o));
-        own.retain(|k, _| !theirs.contains_key(k));
+        own.subtract(&Places::new(spa, of(all, o)));
     }
-    report.same(|| format!("{name}: bytes of its own"), p.unique_bytes, own.values().sum());
+    report.same(|| format!("{name}: bytes of its own"), p.unique_bytes, own.bytes());
     Ok(())
 }
 
@@ -94,10 +131,9 @@ async fn check_deadlist(
     }
     let name = ds.name();
     let dl = spa.dsl.deadlist_open(p.deadlist_obj).await?;
-    let mine = places(spa, of(all, ds.id()));
-    let mut dead = places(spa, of(all, p.prev_snap_obj));
-    dead.retain(|k, _| !mine.contains_key(k));
-    report.same(|| format!("{name}: bytes in its deadlist"), dl.space()?.used, dead.values().sum());
+    let mut dead = Places::new(spa, of(all, p.prev_snap_obj));
+    dead.subtract(&Places::new(spa, of(all, ds.id())));
+    report.same(|| format!("{name}: bytes in its deadlist"), dl.space()?.used, dead.bytes());
     let lists = dl.lists();
     for (&key, &id) in &lists {
         let next = lists.range(key + 1..).next().map_or(u64::MAX, |(k, _)| *k);
@@ -106,12 +142,12 @@ async fn check_deadlist(
             if bp.birth() <= key || bp.birth() > next {
                 report.add(format!("{name}: {d:?} of txg {} is in the deadlist of txg {key}", bp.birth()));
             }
-            if dead.remove(&(d.vdev, d.offset)).is_none() {
+            if !dead.take(bp) {
                 report.add(format!("{name}: {d:?} is in its deadlist, but not dead, or there twice"));
             }
         }
     }
-    for (vdev, offset) in dead.keys() {
+    for ((vdev, offset, _), _) in dead.0.iter().filter(|(_, (n, _))| *n > 0) {
         report.add(format!("{name}: vdev {vdev} {offset:#x} is dead and not in its deadlist"));
     }
     Ok(())
@@ -142,11 +178,11 @@ fn check_dir(
         return;
     }
     let origin = dir.origin_txg.load(Ordering::Relaxed);
-    let mut blocks = Places::new();
+    let mut blocks = Places::default();
     for ds in dss {
         let newer: Vec<BlkPtr> = of(all, ds.id()).iter().filter(|b| b.birth() > origin).copied().collect();
-        blocks.extend(places(spa, &newer));
+        blocks.unite(Places::new(spa, &newer));
     }
     let own = kinds[DD_USED_HEAD] + kinds[DD_USED_SNAP];
-    report.same(|| format!("{name}: used by its head and snapshots"), own, blocks.values().sum());
+    report.same(|| format!("{name}: used by its head and snapshots"), own, blocks.bytes());
 }

@@ -30,9 +30,11 @@ mod space;
 
 pub use census::{Census, CensusOpts, Leak, Observer, Sharing, Use, Verify, census};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::spa::Spa;
+use crate::types::Bookmark;
 use std::sync::Arc;
+use zilla_ondisk::blkptr::BlkPtr;
 
 /// More findings than this are counted only.
 const MAX_FINDINGS: usize = 100;
@@ -83,6 +85,34 @@ impl Report {
     }
 }
 
+/// Of a census, what is wrong with references. (All else has been looked at.)
+struct Claims<'a>(&'a mut Report);
+
+impl Observer for Claims<'_> {
+    fn block(&mut self, _: &BlkPtr, _: &Bookmark, _: Use) {}
+
+    fn shared(&mut self, _: &BlkPtr, _: Sharing) {}
+
+    fn not_claimed(&mut self, bp: &BlkPtr, why: &str) {
+        self.0.add(format!("block at {:?} of txg {}: {why}", bp.dva(0), bp.birth()));
+    }
+
+    fn unreadable(&mut self, _: &BlkPtr, _: &Bookmark, _: &Error) {}
+
+    fn damaged(&mut self, _: &BlkPtr, _: &Bookmark, _: usize) {}
+
+    fn progress(&mut self) {}
+}
+
+/// The references that clones are, if there are any.
+#[crate::boxed]
+async fn count_references(spa: &Arc<Spa>, report: &mut Report) -> Result<()> {
+    if spa.brt.used_and_saved().0 > 0 {
+        census(spa, CensusOpts::default(), &mut Claims(report)).await?;
+    }
+    Ok(())
+}
+
 /// Checks the pool as its last synced txg left it.
 #[crate::boxed]
 pub async fn check_pool(spa: &Arc<Spa>, opts: CheckOpts) -> Result<Report> {
@@ -101,6 +131,7 @@ pub async fn check_pool(spa: &Arc<Spa>, opts: CheckOpts) -> Result<Report> {
         blocks::read_all(spa, &all, &mut report).await;
     }
     space::check(spa, &all, &mut report).await?;
+    count_references(spa, &mut report).await?;
     datasets::check(spa, &sets, &all, &mut report).await?;
     for (_, dss) in &sets {
         for ds in dss {

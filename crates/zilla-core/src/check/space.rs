@@ -18,23 +18,38 @@ struct Use<'a> {
     bp: &'a BlkPtr,
     owner: Owner,
     at: Bookmark,
+    /// References to it that the BRT has.
+    more: u64,
 }
 
 impl std::fmt::Display for Use<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{:#x}..{:#x} (block {} of {:?}, txg {})",
-            self.start, self.end, self.at, self.owner, self.birth
+            "{:#x}..{:#x} (block {} of {:?}, txg {}, written in {}, {} more references)",
+            self.start,
+            self.end,
+            self.at,
+            self.owner,
+            self.birth,
+            self.bp.phys_birth(),
+            self.more
         )
     }
 }
 
 /// Whether two users of the same stretch may share it: the same block, in a dataset and its
-/// snapshots and clones.
+/// snapshots and clones, or deduplicated, or cloned by reference. (How many references to clones
+/// there are is the census's to count.)
 fn may_share(a: &Use<'_>, b: &Use<'_>) -> bool {
+    if (a.start, a.end) != (b.start, b.end) || a.bp.cksum() != b.bp.cksum() {
+        return false;
+    }
+    if (a.more > 0 && b.more > 0) || (a.bp.dedup() && b.bp.dedup()) {
+        return a.bp.phys_birth() == b.bp.phys_birth();
+    }
     let both = matches!((a.owner, b.owner), (Owner::Dataset(x), Owner::Dataset(y)) if x != y);
-    both && (a.start, a.end, a.birth) == (b.start, b.end, b.birth) && a.bp.cksum() == b.bp.cksum()
+    both && a.birth == b.birth
 }
 
 pub(super) async fn check(spa: &Arc<Spa>, all: &Blocks, report: &mut Report) -> Result<()> {
@@ -42,9 +57,10 @@ pub(super) async fn check(spa: &Arc<Spa>, all: &Blocks, report: &mut Report) -> 
     for (bp, owner, at) in &all.owned {
         match spa.zio.extents(bp, *at).await {
             Ok(extents) => {
+                let more = spa.brt.more_references(bp).await?;
                 for d in extents {
                     let (start, end) = (d.offset, d.offset.saturating_add(d.asize));
-                    let one = Use { start, end, birth: bp.birth(), bp, owner: *owner, at: *at };
+                    let one = Use { start, end, birth: bp.birth(), bp, owner: *owner, at: *at, more };
                     uses.entry(d.vdev).or_default().push(one);
                 }
             }
