@@ -207,7 +207,11 @@ mod tests {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         control.push(SendAncillaryMessage::ScmRights(&fds));
-        sendmsg(to, &[IoSlice::new(b"x")], &mut control, SendFlags::empty()).map(|_| other)
+        let sent = sendmsg(to, &[IoSlice::new(b"x")], &mut control, SendFlags::empty());
+        if sent.is_err() {
+            set_socket_linger(&lingers, None).unwrap();
+        }
+        sent.map(|_| other)
     }
 
     /// How long it takes, as long as that is less than the socket would linger.
