@@ -31,12 +31,14 @@ pub mod share;
 pub mod status;
 pub mod types;
 #[cfg(feature = "server")]
+pub mod wary;
+#[cfg(feature = "server")]
 pub mod write_timeout;
 
 pub use client::{Client, ClientError};
 pub use error::{ApiError, ErrorCode};
 pub use operations::{
-    Asked, Backend, Caller, Envelope, GUEST_REPLY_LIMIT, OPERATIONS, Operation, Outcome, PROTOCOL, Page,
-    dispatch, openapi, reply_too_long,
+    Asked, Backend, Caller, Envelope, GUEST_REPLY_LIMIT, LOOKING, OPERATIONS, Operation, Outcome, PROTOCOL,
+    Page, dispatch, openapi, reply_too_long,
 };
 pub use paths::{Folder, StateDir};

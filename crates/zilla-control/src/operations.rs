@@ -20,6 +20,18 @@ pub const PROTOCOL: u32 = 1;
 /// connections can hold as many replies that he does not read.
 pub const GUEST_REPLY_LIMIT: usize = 8 << 20;
 
+/// Operations that change nothing and may take long: nobody needs them when their client is gone.
+pub const LOOKING: &[&str] = &[
+    "pool_history",
+    "pool_wait",
+    "import_search",
+    "event_query",
+    "dataset_query",
+    "dataset_accounts",
+    "dataset_diff",
+    "dataset_wait",
+];
+
 /// Who asks, as the kernel tells it, and with which command line.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Caller {

@@ -3,7 +3,8 @@
 //! A connection is served to the daemon's owner and to root, and to those with whom the owner
 //! shares it ([`crate::share`]): the socket's mode keeps others out, and the peer's credentials are
 //! asked of the kernel all the same, because folders and modes get copied. What the others ask the
-//! backend judges; they have connections of their own, so that they cannot take the owner's.
+//! backend judges; they have connections of their own, so that they cannot take the owner's, and
+//! what they send along with their words stops nobody ([`crate::wary`]).
 //! Everything a client sends is bounded: the headers, the body and the time to send it, the number
 //! of connections, and the time in which it takes nothing of its answer. An operation runs in a
 //! task of its own and to its end even where the client dies half-way, so a pool is never left
@@ -13,9 +14,10 @@
 //! time as he can make connections.
 
 use crate::error::{ApiError, ErrorCode};
-use crate::operations::{Backend, Caller, Outcome, dispatch, openapi};
+use crate::operations::{Backend, Caller, LOOKING, Outcome, dispatch, openapi};
 use crate::presence::Presence;
 use crate::share::{Share, peer_groups};
+use crate::wary::{Wary, refuse_descriptors, watched};
 use crate::write_timeout::{PATIENCE, WriteTimeout};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -29,6 +31,7 @@ use std::future::Future;
 use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -44,16 +47,6 @@ const GUESTS_OF_ONE: usize = 16;
 /// Bytes of a guest's request: what one may ask, and be told of what was wrong with it, is bounded
 /// by that.
 const GUEST_REQUEST_LIMIT: usize = 16 << 10;
-/// Operations that change nothing and may take long: nobody needs them when their client is gone.
-const LOOKING: &[&str] = &[
-    "pool_history",
-    "pool_wait",
-    "event_query",
-    "dataset_query",
-    "dataset_accounts",
-    "dataset_diff",
-    "dataset_wait",
-];
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a shutdown waits for operations that are under way.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -98,6 +91,7 @@ pub async fn serve_to<B: Backend>(
     backend: Arc<B>,
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
+    refuse_descriptors(&listener);
     let guests = Arc::new(Guests::new(GUESTS, GUESTS_OF_ONE));
     let owner = rustix::process::geteuid().as_raw();
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
@@ -123,7 +117,11 @@ pub async fn serve_to<B: Backend>(
             () = &mut shutdown => break,
         };
         while connections.try_join_next().is_some() {}
-        let Some(caller) = admit(&stream, owner, share) else { continue };
+        let Some(caller) = admit(&stream, owner, share) else {
+            watched(|| drop(stream));
+            continue;
+        };
+        let stream = Wary::new(stream, !caller.owner);
         let guest = match caller.owner {
             true => None,
             false => match guests.place(caller.uid) {
@@ -228,7 +226,7 @@ pub fn admit(stream: &UnixStream, owner: u32, share: Share) -> Option<Caller> {
 }
 
 async fn connection<B: Backend>(
-    stream: UnixStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send,
     backend: Arc<B>,
     caller: Caller,
     place: Option<Arc<Place>>,

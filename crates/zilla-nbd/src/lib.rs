@@ -20,7 +20,8 @@
 //! replies is read from no more, and is sent away after a minute if others wait for the memory.
 //! What breaks the framing ends the connection; what is only wrong gets the error that the protocol
 //! has for it. Over TCP only a few at a time may be there who have not shown a certificate, and not
-//! for long; of them one address has a quarter, and of all connections one certificate's key.
+//! for long; of them one address has a quarter, and of all connections, and of the memory, one
+//! certificate's key.
 //!
 //! **An export that goes.** When a volume is closed under its clients, requests under way end,
 //! later ones get ESHUTDOWN, and the connection is closed. A volume that changes its size is used
@@ -127,13 +128,14 @@ where
     let Some((greeted, stream)) = introduced.await.map_err(|_| too_slow())?? else { return Ok(()) };
     let key = tls::client_key(&stream).ok_or_else(|| io::Error::other("a client without a certificate"))?;
     let too_many = || io::Error::other("a client has too many connections");
+    let memory = memory.of_client(&key);
     let _share = known.take(key).ok_or_else(too_many)?;
     drop(stranger);
     let (reader, mut writer) = tokio::io::split(stream);
     let mut reader = reader::Reader::new(reader);
     let agreed = handshake::negotiate(&mut reader, &mut writer, &*exports, greeted, true);
     match tokio::time::timeout(HANDSHAKE, agreed).await.map_err(|_| too_slow())?? {
-        Some(agreed) => transmit::serve(reader, writer, agreed, memory, true).await,
+        Some(agreed) => transmit::serve(reader, writer, agreed, &memory, true).await,
         None => Ok(()),
     }
 }

@@ -8,7 +8,9 @@
 //! one address a quarter. A request passes, in this order: is it meant for us ([`Hosts`]), is it a
 //! file of the page, has its sender a token, may his role do this. An operation then runs as one
 //! from the daemon's own socket would, in a task of its own and to its end, with the command line
-//! that the page shows. No HSTS: a browser would demand TLS of whatever else this machine serves.
+//! that the page shows; what only looks ends with its connection, and a connection counts until
+//! what was asked for on it has ended. No HSTS: a browser would demand TLS of whatever else this
+//! machine serves.
 
 use crate::access::{Hosts, Role, Tokens};
 use crate::assets::{ASSETS, POLICY};
@@ -30,7 +32,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use zilla_control::write_timeout::{PATIENCE, WriteTimeout};
-use zilla_control::{Backend, Caller, dispatch};
+use zilla_control::{Backend, Caller, LOOKING, dispatch};
 use zilla_tls::{Acceptor, Names, Share, Shares, client_at};
 
 const CONNECTIONS: usize = 64;
@@ -99,11 +101,13 @@ impl Strangers {
 struct Guest {
     known: AtomicBool,
     places: Mutex<Option<Places>>,
+    /// One of all connections: as long as it lives, or what was asked for on it is done.
+    _slot: OwnedSemaphorePermit,
 }
 
 impl Guest {
-    fn new(places: Option<Places>) -> Arc<Guest> {
-        Arc::new(Guest { known: AtomicBool::new(false), places: Mutex::new(places) })
+    fn new(slot: OwnedSemaphorePermit, places: Option<Places>) -> Arc<Guest> {
+        Arc::new(Guest { known: AtomicBool::new(false), places: Mutex::new(places), _slot: slot })
     }
 
     /// He has shown a token.
@@ -145,6 +149,7 @@ pub async fn serve<B: Backend>(
             guest = async { (slots.clone().acquire_owned().await, listener.accept().await) } => guest,
             () = &mut shutdown => break,
         };
+        let slot = slot.map_err(std::io::Error::other)?;
         let (stream, at) = match accepted {
             Ok(accepted) => accepted,
             Err(e) => {
@@ -162,10 +167,9 @@ pub async fn serve<B: Backend>(
             Some(places) => places,
             None => None,
         };
-        let guest = Guest::new(places);
+        let guest = Guest::new(slot, places);
         let (door, stopped, acceptor) = (door.clone(), stopped.clone(), acceptor.clone());
         connections.spawn(async move {
-            let _slot = slot;
             let Some(acceptor) = acceptor else { return connection(stream, door, guest, stopped).await };
             match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
                 Ok(Ok(stream)) => connection(stream, door, guest, stopped).await,
@@ -225,7 +229,7 @@ async fn told_to_stop(stopped: &mut watch::Receiver<bool>) {
 
 async fn answer<B: Backend>(
     door: &Door<B>,
-    guest: &Guest,
+    guest: &Arc<Guest>,
     request: Request<Incoming>,
     ending: watch::Receiver<bool>,
 ) -> Response<Body> {
@@ -269,7 +273,7 @@ async fn answer<B: Backend>(
             }
         }
         (&Method::POST, path) => match path.strip_prefix("/v1/").map(str::to_owned) {
-            Some(name) => operate(door, role, name, request).await,
+            Some(name) => operate(door, guest.clone(), role, name, request).await,
             None => refuse(StatusCode::NOT_FOUND, "no such path"),
         },
         (_, path) if path.starts_with("/v1/") => {
@@ -286,6 +290,7 @@ fn owner() -> Caller {
 
 async fn operate<B: Backend>(
     door: &Door<B>,
+    guest: Arc<Guest>,
     role: Role,
     name: String,
     request: Request<Incoming>,
@@ -305,8 +310,14 @@ async fn operate<B: Backend>(
         Err(_) => return refuse(StatusCode::REQUEST_TIMEOUT, "the request takes too long"),
     };
     let backend = door.backend.clone();
-    let task = tokio::spawn(async move { dispatch(&*backend, owner(), &name, &body).await });
-    match task.await {
+    // What only looks ends with the connection; while all else goes on the connection counts.
+    let looks = LOOKING.contains(&name.as_str());
+    let operation = async move {
+        let _guest = guest;
+        dispatch(&*backend, owner(), &name, &body).await
+    };
+    let done = if looks { Ok(operation.await) } else { tokio::spawn(operation).await };
+    match done {
         Ok(outcome) => respond(StatusCode::OK, "application/json", Bytes::from(outcome)),
         Err(e) => {
             tracing::error!("page: an operation died: {e}");
@@ -346,16 +357,62 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncWriteExt, duplex};
     use tokio::time::Instant;
+    use zilla_control::ApiError;
+    use zilla_control::types::{DatasetQuery, DatasetQueryReply, PoolInfo, PoolQuery};
 
     struct Nobody;
     impl Backend for Nobody {}
 
+    /// He never comes to an end with what he is asked for.
+    struct Slow;
+    impl Backend for Slow {
+        async fn pool_query(&self, _: &Caller, _: PoolQuery) -> Result<Vec<PoolInfo>, ApiError> {
+            std::future::pending().await
+        }
+        async fn dataset_query(&self, _: &Caller, _: DatasetQuery) -> Result<DatasetQueryReply, ApiError> {
+            std::future::pending().await
+        }
+    }
+
     fn door() -> Arc<Door<Nobody>> {
+        door_to(Nobody)
+    }
+
+    fn slot() -> OwnedSemaphorePermit {
+        Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap()
+    }
+
+    fn door_to<B: Backend>(backend: B) -> Arc<Door<B>> {
         let tokens = format!("viewer {}\noperator {}\n", "a".repeat(64), "b".repeat(64));
         let tokens = Tokens::parse(&tokens).unwrap();
         let hosts = Hosts::of("127.0.0.1:80".parse().unwrap(), None);
         let listeners = Arc::new(Semaphore::new(1));
-        Arc::new(Door { backend: Arc::new(Nobody), tokens, hosts, listeners })
+        Arc::new(Door { backend: Arc::new(backend), tokens, hosts, listeners })
+    }
+
+    /// A viewer who hangs up would have as many done at a time as he can make connections.
+    #[tokio::test(start_paused = true)]
+    async fn what_only_looks_ends_with_its_connection_and_all_else_has_its_place() {
+        let door = door_to(Slow);
+        for (operation, places) in [("dataset_query", 1), ("pool_query", 0)] {
+            let slots = Arc::new(Semaphore::new(1));
+            let (_stop, stopped) = watch::channel(false);
+            let (ours, mut theirs) = duplex(4096);
+            let guest = Guest::new(slots.clone().try_acquire_owned().unwrap(), None);
+            let served = tokio::spawn(connection(ours, door.clone(), guest, stopped));
+            let body = r#"{"protocol":1,"request":{}}"#;
+            let (token, length) = ("a".repeat(64), body.len());
+            let asked = format!(
+                "POST /v1/{operation} HTTP/1.1\r\nhost: localhost:80\r\nauthorization: Bearer {token}\r\n\
+                 content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+            );
+            theirs.write_all(asked.as_bytes()).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(!served.is_finished());
+            drop(theirs);
+            served.await.unwrap();
+            assert_eq!(slots.available_permits(), places, "{operation}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -367,7 +424,7 @@ mod tests {
         theirs.write_all(asked.as_bytes()).await.unwrap();
         let begun = Instant::now();
         let limit = PATIENCE * 10;
-        let served = connection(ours, door(), Guest::new(None), stopped);
+        let served = connection(ours, door(), Guest::new(slot(), None), stopped);
         tokio::time::timeout(limit, served).await.expect("it is held for ever");
         assert!(begun.elapsed() >= PATIENCE, "{:?}", begun.elapsed());
     }
@@ -392,9 +449,9 @@ mod tests {
     async fn who_shows_no_token_is_let_go_and_who_does_stays_and_makes_room() {
         let strangers = Strangers::new();
         let places = |ip: &str| strangers.admit(ip.parse().unwrap());
-        let took = asks_on("", Guest::new(places("192.0.2.1"))).await;
+        let took = asks_on("", Guest::new(slot(), places("192.0.2.1"))).await;
         assert!(took >= STRANGER && took <= STRANGER * 2, "{took:?}");
-        let known = Guest::new(places("192.0.2.1"));
+        let known = Guest::new(slot(), places("192.0.2.1"));
         let took = asks_on(&format!("authorization: Bearer {}\r\n", "a".repeat(64)), known.clone()).await;
         assert!(took >= STRANGER * 3, "{took:?}");
         assert!(known.places.lock().unwrap().is_none());

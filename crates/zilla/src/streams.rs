@@ -5,6 +5,7 @@
 //! snapshot, whole or as what changed since an earlier one ([`From`]), and is received whole or not
 //! at all ([`Receiving`]). Packages of several are the caller's to put together: see the daemon's.
 
+use crate::access::Who;
 use crate::error::Result;
 use crate::keys::NewCrypt;
 use crate::make::Settings;
@@ -39,6 +40,10 @@ pub struct ReceiveOpts {
     pub settings: Settings,
     /// What a new dataset is encrypted with; raw streams and clones say it themselves.
     pub crypt: NewCrypt,
+    /// The sender's new key does not take the place of the one that opens the dataset here.
+    pub keep_key: bool,
+    /// Whom limits bind, and who gets what is given to whoever creates a dataset.
+    pub who: Who,
 }
 
 /// A stream that is being received.
@@ -69,8 +74,19 @@ impl Receiving {
 impl Pool {
     /// Begins to receive a stream: its first record and that one's payload.
     pub async fn receive(&self, begin: Begin, payload: &Bytes, opts: ReceiveOpts) -> Result<Receiving> {
-        let ReceiveOpts { fs, snap, force, resumable, origin, settings, crypt } = opts;
-        let opts = RecvOpts { fs, snap, force, resumable, origin, settings, crypt, ..RecvOpts::default() };
+        let ReceiveOpts { fs, snap, force, resumable, origin, settings, crypt, keep_key, who } = opts;
+        let opts = RecvOpts {
+            fs,
+            snap,
+            force,
+            resumable,
+            origin,
+            settings,
+            crypt,
+            keep_key,
+            who,
+            ..RecvOpts::default()
+        };
         Ok(Receiving(Receive::begin(self.dsl(), begin, payload, opts).await?))
     }
 

@@ -14,10 +14,12 @@ pub mod needs;
 pub mod page;
 pub mod pool;
 pub mod random;
+mod shared;
 pub mod tree;
 pub mod world;
 
 pub use needs::{Need, can};
 pub use pool::{Kind, Pool, scrub, zdb_clean, zdb_clean_with};
 pub use random::Random;
+pub use shared::Shared;
 pub use world::{Done, World};

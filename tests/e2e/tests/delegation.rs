@@ -1,14 +1,8 @@
 //! `zfs allow` and `unallow`, and what others may do with a daemon that is shared with them.
 
-use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::process::{Gid, Uid};
 use std::fs;
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
-use std::process::Command;
-use zilla_e2e::{Done, Kind, Need, Pool, World, can};
+use zilla_e2e::{Done, Kind, Need, Pool, Shared, World, can};
 
 /// Users and a group that no machine has.
 const JOE: u32 = 4_294_900_001;
@@ -18,84 +12,6 @@ const STAFF: u32 = 4_294_900_003;
 #[track_caller]
 fn says(done: Done, code: i32, text: &str) {
     assert_eq!((done.code, done.stderr.lines().next().unwrap_or_default()), (code, text), "{done}");
-}
-
-/// A world that others may enter, and its program for those who cannot reach the folder it was
-/// built in.
-struct Shared {
-    program: fs::File,
-    world: World,
-}
-
-impl Shared {
-    fn new() -> Shared {
-        let world = World::new();
-        let program = fs::File::open(world.command("zilla").get_program()).expect("zilla");
-        fcntl_setfd(&program, FdFlags::empty()).expect("descriptor");
-        fs::set_permissions(world.path(), fs::Permissions::from_mode(0o711)).expect("folder");
-        Shared { program, world }
-    }
-
-    /// A command as another user runs it.
-    fn run_as(&self, uid: u32, groups: &[u32], words: &[&str]) -> Done {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid", &uid.to_string(), "--regid", &uid.to_string()]);
-        let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
-        match groups.is_empty() {
-            true => command.arg("--clear-groups"),
-            false => command.args(["--groups", &groups.join(",")]),
-        };
-        command.args(words).current_dir("/");
-        let done = command.env("ZILLA_DIR", self.world.state()).env("LC_ALL", "C").output().expect("setpriv");
-        Done {
-            line: words.join(" "),
-            code: done.status.code().unwrap_or(-1),
-            stdout: String::from_utf8_lossy(&done.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&done.stderr).into_owned(),
-        }
-    }
-
-    /// A daemon that everyone may ask.
-    fn start(&self) {
-        let mut start = self.world.command("zpool");
-        let done = start.env("ZILLA_SHARE", "everyone").arg("list").output().expect("zpool");
-        assert!(done.status.success());
-    }
-
-    /// A command as root runs it who has no power over the machine, as in a container.
-    fn run_weak(&self, words: &[&str]) -> Done {
-        let weak = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"];
-        self.run_as(0, &[], &[&weak, words].concat())
-    }
-
-    /// What the daemon answers another user who asks it himself, and not by our commands.
-    fn ask(&self, uid: u32, operation: &str, request: &str) -> String {
-        let socket = self.world.state().join("zillad.sock");
-        let body = format!(r#"{{"protocol":1,"request":{request}}}"#);
-        let length = body.len();
-        let head =
-            format!("POST /v1/{operation} HTTP/1.1\r\nconnection: close\r\ncontent-length: {length}\r\n");
-        // These calls are of one thread only.
-        let asks = move || {
-            rustix::thread::set_thread_groups(&[]).expect("groups");
-            rustix::thread::set_thread_gid(Gid::from_raw(uid)).expect("group");
-            rustix::thread::set_thread_uid(Uid::from_raw(uid)).expect("user");
-            let mut stream = UnixStream::connect(socket).expect("socket");
-            stream.write_all(format!("{head}\r\n{body}").as_bytes()).expect("request");
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).expect("answer");
-            answer
-        };
-        std::thread::spawn(asks).join().expect("thread")
-    }
-
-    /// `zfs` as another user does it.
-    fn zfs(&self, uid: u32, groups: &[u32], words: &str) -> Done {
-        let program = format!("/proc/self/fd/{}", self.program.as_raw_fd());
-        let mut all = vec![program.as_str(), "zfs"];
-        all.extend(words.split_whitespace());
-        self.run_as(uid, groups, &all)
-    }
 }
 
 /// mkdir, mv and rmdir in `.zfs/snapshot` are judged as `zfs snapshot`, `rename` and `destroy` are.
@@ -478,11 +394,7 @@ fn streams_are_sent_and_received_by_whom_they_were_allowed() {
     fs::write(&file, "").expect("file");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).expect("mode");
     let file = file.display().to_string();
-    // `Z` is `zfs`.
-    let joe = |line: &str| {
-        let zfs = format!("/proc/self/fd/{} zfs ", shared.program.as_raw_fd());
-        shared.run_as(JOE, &[], &["sh", "-c", &line.replace("Z ", &zfs)])
-    };
+    let joe = |line: &str| shared.line(JOE, line);
     let refused = |line: &str, why: &str| {
         let done = joe(line);
         // (A line's code is its last command's.)

@@ -23,9 +23,10 @@ use zilla_ondisk::enums::SPA_VERSION_DELEGATED_PERMS;
 use zilla_ondisk::object_type::DMU_OT_DSL_PERMS;
 
 /// Who asks for something.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Who {
     /// Whoever owns the pool: everything is allowed.
+    #[default]
     Admin,
     User {
         uid: u32,

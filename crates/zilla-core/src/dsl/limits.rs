@@ -161,6 +161,15 @@ impl DslPool {
         Ok(())
     }
 
+    /// The same for what a stream makes: a snapshot of a dir, or a dataset below it with one.
+    #[crate::boxed]
+    pub async fn recv_limit_check(&self, dir: &Arc<DslDir>, new: bool, who: &Who) -> Result<()> {
+        if new {
+            self.limit_check(dir, 1, Limit::Filesystems, who, None).await?;
+        }
+        self.limit_check(dir, 1, Limit::Snapshots, who, None).await
+    }
+
     /// The same for a dir that is to go below another one with all that is below it.
     #[crate::boxed]
     pub async fn move_limit_check(&self, dir: &Arc<DslDir>, to: &Arc<DslDir>, who: &Who) -> Result<()> {

@@ -11,8 +11,9 @@
 //! - A dataset's data key never changes; the guid tells whether it is the same.
 //! - Who could open a dataset before a receive can after it. An increment brings the sender's
 //!   wrapping along, which replaces ours only where the dataset is its own encryption root, opens
-//!   no other, and no key is loaded that would no longer be the right one. Else ours stays: both
-//!   open the same data key. A package brings those of whole trees ([`super::rawroots`]).
+//!   no other, no key is loaded that would no longer be the right one, and whoever receives it may
+//!   change keys: what it is without a key nobody can tell. Else ours stays: both open the same
+//!   data key. A package brings those of whole trees ([`super::rawroots`]).
 //!
 //! **Crash.** A new dataset's key is written in the txg that makes it, an increment's in the txg
 //! that puts its contents in place.
@@ -288,7 +289,13 @@ impl DslPool {
     }
 
     /// Gives a dataset whose increment is whole the sender's wrapping, where nobody loses by it.
-    pub(super) async fn recv_raw_rewrap(&self, tx: &Tx, dir: &Arc<DslDir>, raw: &RawKey) -> Result<()> {
+    pub(super) async fn recv_raw_rewrap(
+        &self,
+        tx: &Tx,
+        dir: &Arc<DslDir>,
+        raw: &RawKey,
+        keep: bool,
+    ) -> Result<()> {
         let Some(object) = self.key_object(dir).await? else { return Ok(()) };
         let zap = Zap::open(self.mos(), object).await?;
         if self.key_phys(object).await? == raw.phys || zap.get_u64(DSL_CRYPTO_KEY_ROOT_DDOBJ).await? != dir.id
@@ -299,7 +306,7 @@ impl DslPool {
         let rng = &*self.ctx.env.rng;
         let stays_open =
             self.keys.wrapping(dir.id).is_none_or(|loaded| DataKey::unwrap(rng, &raw.phys, &loaded).is_ok());
-        if opens_others || !stays_open {
+        if keep || opens_others || !stays_open {
             tracing::warn!(dataset = %dir.name(), "the sender's key was changed; the dataset keeps the one it has here");
             return Ok(());
         }

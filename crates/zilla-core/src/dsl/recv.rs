@@ -13,6 +13,7 @@
 
 use super::DslPool;
 use super::dataset::{DslDataset, LongHold};
+use super::deleg::Who;
 use super::dir::DslDir;
 use super::name;
 use super::props::Setting;
@@ -59,6 +60,10 @@ pub struct RecvOpts {
     pub crypt: NewCrypt,
     /// Of a raw stream.
     pub raw: Option<Arc<RawKey>>,
+    /// An increment's wrapping is not taken over.
+    pub keep_key: bool,
+    /// Whom limits bind, and who gets what is given to whoever creates a dataset.
+    pub who: Who,
     /// Of a redacted stream: the snapshots by which it is.
     pub redact: Option<Arc<[u64]>>,
     /// Those by which what the stream starts from is redacted.
@@ -286,6 +291,7 @@ impl DslPool {
             return refuse(Errno::NoEnt, format!("destination '{}' does not exist", o.fs));
         }
         let parent = self.create_check(&o.fs).await?;
+        self.recv_limit_check(&parent, true, &o.who).await?;
         let origin = match &o.origin {
             None if b.fromguid != 0 => return refuse(Errno::NoDev, "local origin for clone does not exist"),
             None => None,
@@ -325,6 +331,9 @@ impl DslPool {
         }
         let last = name::parent(&o.fs).map_or(&*o.fs, |p| p.1);
         let ds = self.create_dataset_sync(tx, &parent, last, origin.as_ref(), flags).await?;
+        if let Who::User { uid, .. } = o.who {
+            self.grant_to_creator(tx, &ds.dir(), uid).await?;
+        }
         if let Some(crypting) = crypting {
             self.create_key(tx, &ds.dir(), &ds, crypting, &o.crypt).await?;
         }
@@ -367,6 +376,7 @@ impl DslPool {
         flags: u64,
     ) -> Result<RecvTarget> {
         let dir = head.dir();
+        self.recv_limit_check(&dir, false, &o.who).await?;
         self.recv_onto_check(&dir, b, o).await?;
         if head.is_inconsistent() || self.recv_child(&dir).await?.is_some() {
             let what =
@@ -546,7 +556,7 @@ impl DslPool {
         if let Some(raw) = &o.raw {
             self.recv_raw_ivset(tx, &snap, raw).await?;
             if !t.new {
-                self.recv_raw_rewrap(tx, &head.dir(), raw).await?;
+                self.recv_raw_rewrap(tx, &head.dir(), raw, o.keep_key).await?;
             }
             // Whoever opens it now does so with its key, or as one that has none.
             head.drop_objset();

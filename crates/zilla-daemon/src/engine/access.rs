@@ -18,17 +18,20 @@
 //! packages that rename or promote; `-F` takes `rollback` and `destroy` of what is there. Which
 //! datasets a package is received into is known only when it is read: each is judged then
 //! ([`Engine::judge_part`]). A stream can make itself a clone of any snapshot and so read it, and
-//! its files can belong to root and be setuid: it takes `clone` of the origin, and a new file
-//! system is not mounted but by name (`canmount=noauto`).
+//! its files can belong to root and be setuid: it takes `clone` of the origin, and a file system
+//! that one of them received into is not mounted but by name from then on (`canmount=noauto`), nor
+//! is what he makes of its snapshots. One that was mounted meanwhile keeps what it has. The key of
+//! a raw stream takes the place of ours with `change-key` only: ours may be the one that opens it.
 //!
 //! **Between the judgement and the deed** the owner may change his mind; who was judged before has
 //! acted before, as in OpenZFS.
 
 use super::Engine;
-use super::datasets::{CRYPTO, Settled};
+use super::datasets::{CANMOUNT_ON, CRYPTO, Settled};
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
 use super::streams::Told;
+use super::values::Settings;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,7 +39,7 @@ use zilla::Value;
 use zilla::access::Who;
 use zilla::stored::Setting;
 use zilla::streams::{HEAD_NAME, parse_token};
-use zilla::tree::DatasetDir;
+use zilla::tree::{DatasetDir, DatasetRef};
 use zilla_control::owners::{self, Kind};
 use zilla_control::props::{self, naming};
 use zilla_control::types::*;
@@ -172,9 +175,14 @@ impl Engine {
         if force && pool.zilla.by_name(fs).await.is_ok() {
             judge.all(fs, &["rollback", "destroy"]).await?;
         }
-        match pool.mounted_at(fs) {
-            None => Ok(()),
-            Some(_) => Err(ApiError::with(ErrorCode::Perm, "permission denied: it is mounted")),
+        if pool.mounted_at(fs).is_none() { Ok(()) } else { Err(is_mounted()) }
+    }
+
+    /// Whether a stream of somebody's may bring another key for what is there.
+    pub(super) async fn may_change_key(&self, caller: &Caller, head: Option<&DatasetRef>) -> Answer<bool> {
+        match head.filter(|_| !caller.owner) {
+            None => Ok(true),
+            Some(head) => head.may("change-key", &who(caller)).await.map_err(of_dataset),
         }
     }
 
@@ -398,7 +406,15 @@ impl Judge {
         if r.saved || !snapshot.contains('@') || snapshot.ends_with(HEAD_NAME) {
             return denied();
         }
-        self.named(&snapshot, r.replicate && r.token.is_none(), "send").await
+        let fs = head_of(&snapshot);
+        let mut dirs = vec![self.pool.zilla.dir_by_name(fs).await.map_err(of(fs))?];
+        dirs.extend(self.below(fs, r.replicate && r.token.is_none()).await?);
+        for dir in dirs {
+            if !dir.may_below("send", &self.who, false).await.map_err(of_dataset)? {
+                return denied();
+            }
+        }
+        Ok(())
     }
 
     /// `receive` of what is there, or of what is above it.
@@ -495,6 +511,9 @@ impl Judge {
                 }
                 continue;
             }
+            // What is for those below, or for whoever makes one, he must have there.
+            let below = !matches!(grant.whom.as_bytes().get(1), Some(b'l'));
+            let dir = self.pool.zilla.dir_by_name(&r.name).await.map_err(of(&r.name))?;
             for permission in &grant.permissions {
                 let Some(permission) = props::permissions::canonical(permission) else {
                     return Err(ErrorCode::BadPerm.into());
@@ -503,17 +522,27 @@ impl Judge {
                     return denied();
                 }
                 self.on(&r.name, permission).await?;
+                if below && !dir.may_below(permission, &self.who, false).await.map_err(of_dataset)? {
+                    return denied();
+                }
             }
         }
         Ok(())
     }
 
     fn unmounted(&self, name: &str) -> Answer<()> {
-        match self.pool.mounted_below(name).is_empty() {
-            true => Ok(()),
-            false => Err(ApiError::with(ErrorCode::Perm, "permission denied: it is mounted")),
-        }
+        if self.pool.mounted_below(name).is_empty() { Ok(()) } else { Err(is_mounted()) }
     }
+}
+
+pub(super) fn is_mounted() -> ApiError {
+    ApiError::with(ErrorCode::Perm, "permission denied: it is mounted")
+}
+
+/// Whether a file system is mounted unasked; a new one is.
+pub(super) async fn mounts_by_itself(head: Option<&DatasetRef>) -> Answer<bool> {
+    let Some(head) = head else { return Ok(true) };
+    Ok(Settings::of(head).await.map_err(of_dataset)?.canmount() == CANMOUNT_ON)
 }
 
 /// What is not mounted but by name.

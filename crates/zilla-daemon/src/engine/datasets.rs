@@ -1,7 +1,7 @@
 //! Making datasets, and changing their properties.
 
 use super::Engine;
-use super::access::who;
+use super::access::{mounts_by_itself, not_by_itself, who};
 use super::accounts::split_quotas;
 use super::errors::{Answer, of, of_dataset};
 use super::keys::Turn;
@@ -27,7 +27,7 @@ use zilla_control::{ApiError, Caller, ErrorCode};
 pub(super) const CRYPTO: [&str; 4] = ["encryption", "keyformat", "keylocation", "pbkdf2iters"];
 
 /// Source: ZFS_CANMOUNT_ON in sys/fs/zfs.h.
-const CANMOUNT_ON: u64 = 1;
+pub(super) const CANMOUNT_ON: u64 = 1;
 
 pub type Settled = zilla::Settings;
 
@@ -162,7 +162,13 @@ impl Engine {
             true => (r.properties.clone(), Vec::new()),
             false => split_quotas(&r.properties)?,
         };
-        let settings = typed(&words, if volume { props::VOL } else { props::FS }, false)?;
+        let mut settings = typed(&words, if volume { props::VOL } else { props::FS }, false)?;
+        if !caller.owner && !volume {
+            let of = snapshot.dir().head().await.map_err(of_dataset)?;
+            if !mounts_by_itself(Some(&of)).await? {
+                settings.push(not_by_itself());
+            }
+        }
         if r.parents {
             self.create_parents(caller, &pool, &r.target, r.no_mount).await?;
         }

@@ -484,7 +484,8 @@ impl Backend for Engine {
         self.online_vdev(r).await
     }
 
-    async fn dataset_rollback(&self, _: &Caller, r: DatasetRollback) -> Answer<()> {
+    async fn dataset_rollback(&self, caller: &Caller, mut r: DatasetRollback) -> Answer<()> {
+        r.force &= caller.owner;
         self.check_running(&r.snapshot)?;
         self.roll_back(r).await
     }
@@ -539,7 +540,8 @@ impl Backend for Engine {
         self.create_dataset(caller, r).await
     }
 
-    async fn dataset_destroy(&self, _: &Caller, r: DatasetDestroy) -> Answer<DestroyReply> {
+    async fn dataset_destroy(&self, caller: &Caller, mut r: DatasetDestroy) -> Answer<DestroyReply> {
+        r.force &= caller.owner;
         self.check_running(&r.target)?;
         self.destroy(r).await
     }
@@ -601,7 +603,8 @@ impl Backend for Engine {
         self.volume_directory(r).await
     }
 
-    async fn dataset_rename(&self, caller: &Caller, r: DatasetRename) -> Answer<MountedReply> {
+    async fn dataset_rename(&self, caller: &Caller, mut r: DatasetRename) -> Answer<MountedReply> {
+        r.force &= caller.owner;
         self.check_running(&r.name)?;
         self.rename(caller, r).await
     }

@@ -9,7 +9,7 @@
 //! ends the package: what came before stays.
 
 use super::Engine;
-use super::access::not_by_itself;
+use super::access::{is_mounted, mounts_by_itself, not_by_itself, who};
 use super::errors::{Answer, of, of_dataset};
 use super::follow::is_below;
 use super::followkeys::RawKeys;
@@ -328,10 +328,16 @@ impl Engine {
             of_fs.extend(gone.map(|name| (name, Setting::NotReceived)));
         }
         self.leave_out(caller, pool, &fs, &mut of_fs, told).await?;
-        if head.is_none() && !volume && !caller.owner {
-            of_fs.push(not_by_itself());
+        if !volume && !caller.owner && mounts_by_itself(head.as_ref()).await? {
+            match head.as_ref().filter(|head| head.is_inconsistent()) {
+                None => of_fs.push(not_by_itself()),
+                // All that it is to be was said when the receive was begun that goes on here.
+                Some(_) => drop(pool.change_props(&fs, vec![not_by_itself()]).await?),
+            }
         }
         let opts = ReceiveOpts {
+            keep_key: !self.may_change_key(caller, head.as_ref()).await?,
+            who: who(caller),
             fs: fs.clone(),
             snap,
             force: r.force,
@@ -345,7 +351,7 @@ impl Engine {
             self.withdraw_devices(pool, &fs).await;
         }
         let began = std::time::Instant::now();
-        let received = self.run(pool, &part, payload, opts, reader).await?;
+        let received = self.run(pool, caller, &part, payload, opts, reader).await?;
         self.leave_out(caller, pool, &fs, &mut of_snap, told).await?;
         // The snapshot is there; a property that it cannot have is no reason to fail.
         if !of_snap.is_empty()
@@ -410,6 +416,7 @@ impl Engine {
     async fn run(
         &self,
         pool: &Arc<Pool>,
+        caller: &Caller,
         part: &Part<'_>,
         payload: &bytes::Bytes,
         opts: ReceiveOpts,
@@ -421,6 +428,8 @@ impl Engine {
         let new = receive.is_new();
         let done = match receive.records(reader).await {
             Ok(()) if new => receive.end().await.map(drop).map_err(|e| refuse(part, &why(&e))),
+            // It may have been mounted since it was judged.
+            Ok(()) if !caller.owner && pool.mounted_at(&fs).is_some() => Err(is_mounted()),
             Ok(()) => self.put_in_place(pool, part, &fs, &mut receive).await,
             Err(e) => Err(refuse(part, &why(&e))),
         };

@@ -5,11 +5,14 @@
 //! names the key takes it from the [`Desk`]. A guest's must be a pipe: what the daemon writes to
 //! anything else it would write with root's powers. A pipe may block for as long as its other end
 //! likes, so each has a thread of its own, and a few buffers between that thread and the engine:
-//! the engine waits, no worker of it does.
+//! the engine waits, no worker of it does. What a client hands over may block whoever only closes
+//! it (a file of a program of his, a socket that lingers): it is taken in, and closed if it is
+//! refused, by a thread that nobody waits for, which has his place meanwhile.
 //!
 //! **A client that dies** closes its connection, which both threads watch beside the pipe: the
 //! stream then ends with an error, and the receive or send with it. So nothing but that watch may
-//! wait: a write does not block, whatever the client made of its descriptor. Two things are left: a
+//! wait: neither a read nor a write of a pipe blocks, whatever the client made of its descriptor,
+//! and whoever else reads and writes the pipe. Two things are left: a
 //! file or device that does not answer, and a terminal that is stopped in the moment between the
 //! look and the write. **One that stops reading** is waited for by a send, whose other end may be a
 //! tape or another machine's disks. Where nothing is worth that (a trace), the writer has a limit.
@@ -21,7 +24,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FileType, Mode, OFlags, fstat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, statx};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -30,13 +33,13 @@ use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::io::Interest;
 use tokio::sync::{mpsc, oneshot};
 use zilla::error::{Errno, Error, Result};
 use zilla::streams::{Sink, Source};
 use zilla_control::handover::{KEY_BYTES, TAKEN, TO_STDERR, TO_STDOUT};
 use zilla_control::props::nicenum::nicebytes;
 use zilla_control::server::{self, Guests, Place};
+use zilla_control::wary::{Wary, watched};
 use zilla_control::{ApiError, Caller, ErrorCode};
 
 /// Descriptors of the owner's that wait for their request; a client sends it at once.
@@ -52,10 +55,13 @@ const BUFFERS: usize = 8;
 /// Bytes that are read from a pipe at once: it holds a megabyte at most.
 const CHUNK: usize = 1 << 20;
 
+/// A client's connection.
+type Conn = Wary<UnixStream>;
+
 struct Waiting {
     key: String,
     fd: OwnedFd,
-    conn: UnixStream,
+    conn: Conn,
     uid: u32,
     /// A guest's.
     place: Option<Place>,
@@ -87,10 +93,10 @@ impl Desk {
         tokio::spawn(async move {
             loop {
                 match listener.accept().await {
-                    Ok((conn, _)) => {
-                        let Some(caller) = server::admit(&conn, owner, share) else { continue };
-                        tokio::spawn(desk.clone().take_in(conn, caller));
-                    }
+                    Ok((conn, _)) => match server::admit(&conn, owner, share) {
+                        Some(caller) => drop(tokio::spawn(desk.clone().take_in(conn, caller))),
+                        None => watched(|| drop(conn)),
+                    },
                     Err(e) => {
                         tracing::warn!("accept: {e}");
                         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -102,6 +108,11 @@ impl Desk {
     }
 
     async fn take_in(self, conn: tokio::net::UnixStream, caller: Caller) {
+        let guest = !caller.owner;
+        let conn = match conn.into_std() {
+            Ok(conn) => Wary::new(conn, guest),
+            Err(_) => return,
+        };
         let place = match caller.owner {
             true => None,
             false => match self.guests.place(caller.uid) {
@@ -112,16 +123,25 @@ impl Desk {
                 }
             },
         };
-        let Ok(Some((key, fd))) = tokio::time::timeout(PATIENCE, message(&conn)).await else { return };
-        let is_pipe = || fstat(&fd).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Fifo);
-        if !caller.owner && !is_pipe() {
-            tracing::warn!("refused a stream of uid {}: it is no pipe", caller.uid);
-            return;
+        let (taken, handed) = oneshot::channel();
+        let take = move || {
+            let _ = match message(&conn) {
+                Some((_, fd)) if guest && file_type(&fd) != Some(FileType::Fifo) => {
+                    tracing::warn!("refused a stream of uid {}: it is no pipe", caller.uid);
+                    return;
+                }
+                Some((key, fd)) => taken.send((key, fd, conn, place)),
+                None => return,
+            };
+        };
+        if let Err(e) = std::thread::Builder::new().name("hand-over".into()).spawn(take) {
+            tracing::warn!("refused a stream: cannot start a thread: {e}");
         }
-        let Ok(conn) = conn.into_std() else { return };
-        let watched = conn.try_clone().and_then(tokio::net::UnixStream::from_std);
+        let Ok((key, fd, conn, place)) = handed.await else { return };
+        let same = conn.try_clone().and_then(tokio::net::UnixStream::from_std);
         let (waits, taken) = oneshot::channel();
-        let Ok(watched) = watched else { return };
+        let Ok(same) = same else { return };
+        let same = Wary::new(same, guest);
         {
             let mut waiting = self.waiting.lock();
             // The oldest is of a client that forgot it.
@@ -134,11 +154,11 @@ impl Desk {
             waiting.push_back(Waiting { key, fd, conn, uid: caller.uid, place, _waits: waits });
         }
         // He may not read the answer, as nothing that he is told later.
-        let _ = send(&watched, &[TAKEN], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        let _ = send(&*same, &[TAKEN], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         // Who is refused what he asks for goes, and his pipe ends with him: he sends no more.
         tokio::select! {
             _ = taken => {}
-            _ = watched.readable() => self.waiting.lock().retain(|w| w.key != key),
+            _ = same.readable() => self.waiting.lock().retain(|w| w.key != key),
         }
     }
 
@@ -156,48 +176,62 @@ impl Desk {
     }
 }
 
+/// What kind of file a descriptor is of, without asking whoever serves its file system.
+fn file_type(fd: &impl AsFd) -> Option<FileType> {
+    let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = statx(fd, "", how, StatxFlags::TYPE).ok()?;
+    Some(FileType::from_raw_mode(found.stx_mode.into()))
+}
+
 /// A client's one message: a key and one descriptor.
-async fn message(conn: &tokio::net::UnixStream) -> Option<(String, OwnedFd)> {
+fn message(conn: &UnixStream) -> Option<(String, OwnedFd)> {
     let mut raw = [0; KEY_BYTES];
-    loop {
-        conn.readable().await.ok()?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut read = || {
-            let how = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-            Ok(recvmsg(conn, &mut [IoSliceMut::new(&mut raw)], &mut control, how)?)
-        };
-        let got = match conn.try_io(Interest::READABLE, &mut read) {
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => continue,
-            got => got.ok()?,
-        };
-        let fds = control.drain().filter_map(|m| match m {
-            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-            _ => None,
-        });
-        let fd = fds.flatten().next()?;
-        return (got.bytes == KEY_BYTES).then(|| (raw.iter().map(|b| format!("{b:02x}")).collect(), fd));
-    }
+    let patience = Timespec::try_from(PATIENCE).ok()?;
+    let mut there = [PollFd::new(conn, PollFlags::IN)];
+    poll(&mut there, Some(&patience)).ok().filter(|n| *n > 0)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let how = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let got = watched(|| recvmsg(conn, &mut [IoSliceMut::new(&mut raw)], &mut control, how)).ok()?;
+    let fds = control.drain().filter_map(|m| match m {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let fd = fds.flatten().next()?;
+    (got.bytes == KEY_BYTES).then(|| (raw.iter().map(|b| format!("{b:02x}")).collect(), fd))
 }
 
 /// A client's pipe, and the connection on which it is told what happens.
 pub struct Stream {
     fd: OwnedFd,
-    conn: Arc<UnixStream>,
+    conn: Arc<Conn>,
     place: Option<Place>,
+}
+
+/// Lines for a client's terminal. A stream's names are whatever its sender says.
+fn lines(to: u8, text: &str) -> Vec<u8> {
+    let mut out = String::with_capacity(text.len() + 2);
+    for line in text.split('\n') {
+        out.push(char::from(to));
+        for c in line.chars() {
+            match c.is_control() && c != '\t' {
+                true => out.extend(c.escape_default()),
+                false => out.push(c),
+            }
+        }
+        out.push('\n');
+    }
+    out.into()
 }
 
 /// What a client is told while its stream runs.
 #[derive(Clone)]
-pub struct Told(Arc<UnixStream>);
+pub struct Told(Arc<Conn>);
 
 impl Told {
     fn line(&self, to: u8, text: &str) {
-        let mut line = vec![to];
-        line.extend_from_slice(text.as_bytes());
-        line.push(b'\n');
         // One that does not listen is not told, and keeps nobody waiting.
-        let _ = send(&*self.0, &line, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        let _ = send(&**self.0, &lines(to, text), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
     pub fn out(&self, text: impl AsRef<str>) {
@@ -250,10 +284,37 @@ fn ready(fd: BorrowedFd<'_>, conn: &UnixStream, what: PollFlags, limit: Option<D
     }
 }
 
+/// A pipe that is opened anew: whether it blocks is then not the client's business, nor ours his.
+/// None if it is another user's, or without /proc, or if nobody reads what is to be written.
+fn anew(fd: &OwnedFd, how: OFlags) -> Option<File> {
+    let same = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let how = how | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open(same, how, Mode::empty()).ok().map(File::from)
+}
+
+/// Where a client writes.
+struct Inlet {
+    /// It knows when the last writer has gone.
+    given: File,
+    /// Where it is a pipe: others may have read what the other one has told of.
+    anew: Option<File>,
+}
+
+impl Inlet {
+    fn of(fd: OwnedFd) -> Inlet {
+        let is_pipe = file_type(&fd) == Some(FileType::Fifo);
+        let anew = if is_pipe { anew(&fd, OFlags::RDONLY) } else { None };
+        Inlet { given: fd.into(), anew }
+    }
+
+    fn read(&mut self, data: &mut [u8]) -> std::io::Result<usize> {
+        self.anew.as_mut().unwrap_or(&mut self.given).read(data)
+    }
+}
+
 /// Where a client reads: written to without ever waiting in the call.
 enum Outlet {
-    /// Opened anew where it is a pipe: whether it blocks is then not the client's business, nor
-    /// ours his.
+    /// Opened anew where it is a pipe.
     File(File),
     Socket(OwnedFd),
     /// It may block, and what is written at a time is what a pipe or terminal that can be written
@@ -265,24 +326,16 @@ enum Outlet {
 const PIPE_BUF: usize = 4096;
 
 impl Outlet {
-    fn of(fd: OwnedFd) -> Result<Outlet> {
-        let kind = FileType::from_raw_mode(fstat(&fd).map_err(std::io::Error::from)?.st_mode);
-        if kind == FileType::Socket {
-            return Ok(Outlet::Socket(fd));
-        }
-        if rustix::termios::isatty(&fd) {
-            return Ok(Outlet::Blocking(fd.into()));
-        }
-        if kind != FileType::Fifo {
-            return Ok(Outlet::File(fd.into()));
-        }
-        let same = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        let how = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        match rustix::fs::open(same, how, Mode::empty()) {
-            Ok(anew) => Ok(Outlet::File(anew.into())),
-            // Another user's, or without /proc, or if its reader is gone, which the first write
-            // says.
-            Err(_) => Ok(Outlet::Blocking(fd.into())),
+    fn of(fd: OwnedFd) -> Outlet {
+        match file_type(&fd) {
+            Some(FileType::Socket) => Outlet::Socket(fd),
+            _ if rustix::termios::isatty(&fd) => Outlet::Blocking(fd.into()),
+            Some(FileType::Fifo) => match anew(&fd, OFlags::WRONLY) {
+                Some(anew) => Outlet::File(anew),
+                // (That its reader is gone the first write says.)
+                None => Outlet::Blocking(fd.into()),
+            },
+            _ => Outlet::File(fd.into()),
         }
     }
 
@@ -312,9 +365,9 @@ impl Stream {
         let (to, from) = mpsc::channel(BUFFERS);
         let run = move || {
             let _place = self.place;
-            let mut file = File::from(self.fd);
+            let mut inlet = Inlet::of(self.fd);
             loop {
-                let chunk = read_chunk(&mut file, &self.conn);
+                let chunk = read_chunk(&mut inlet, &self.conn);
                 let last = !matches!(&chunk, Ok(data) if !data.is_empty());
                 if to.blocking_send(chunk).is_err() || last {
                     return;
@@ -332,7 +385,7 @@ impl Stream {
         let run = move || {
             let _place = self.place;
             let write = || {
-                let mut outlet = Outlet::of(self.fd)?;
+                let mut outlet = Outlet::of(self.fd);
                 while let Some(data) = from.blocking_recv() {
                     write_all(&mut outlet, &self.conn, &data, limit)?;
                 }
@@ -351,13 +404,13 @@ fn no_thread(e: std::io::Error) -> ApiError {
     ApiError::with(ErrorCode::Internal, format!("cannot start a thread: {e}"))
 }
 
-fn read_chunk(file: &mut File, conn: &UnixStream) -> Result<Bytes> {
+fn read_chunk(inlet: &mut Inlet, conn: &UnixStream) -> Result<Bytes> {
     let mut data = BytesMut::zeroed(CHUNK);
     let mut len = 0;
     // Small writes of the sender are gathered as far as they are there.
     loop {
-        ready(file.as_fd(), conn, PollFlags::IN, None)?;
-        let n = match file.read(&mut data[len..]) {
+        ready(inlet.given.as_fd(), conn, PollFlags::IN, None)?;
+        let n = match inlet.read(&mut data[len..]) {
             Err(e)
                 if matches!(e.kind(), std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock) =>
             {
@@ -367,7 +420,7 @@ fn read_chunk(file: &mut File, conn: &UnixStream) -> Result<Bytes> {
         };
         len += n;
         let more = || {
-            let mut p = [PollFd::new(file, PollFlags::IN)];
+            let mut p = [PollFd::new(&inlet.given, PollFlags::IN)];
             poll(&mut p, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|n| n > 0)
         };
         if n == 0 || len == CHUNK || !more() {
@@ -482,7 +535,8 @@ mod tests {
             }
         };
         let (his, conn) = UnixStream::pair().unwrap();
-        let writer = Stream { fd, conn: Arc::new(conn), place: None }.writer(limit).unwrap();
+        let conn = Arc::new(Wary::new(conn, true));
+        let writer = Stream { fd, conn, place: None }.writer(limit).unwrap();
         (theirs, his, writer)
     }
 
@@ -499,6 +553,7 @@ mod tests {
         let desk = Desk::default();
         let place = desk.guests.place(7);
         let (conn, _his) = UnixStream::pair().unwrap();
+        let conn = Wary::new(conn, true);
         let fd = std::io::pipe().unwrap().1.into();
         let (waits, _taken) = oneshot::channel();
         desk.waiting.lock().push_back(Waiting { key: "k".into(), fd, conn, uid: 7, place, _waits: waits });
@@ -512,6 +567,33 @@ mod tests {
         drop(desk.take("k", &caller(7, false)).unwrap());
         assert!(desk.guests.place(7).is_some(), "it was given back");
         drop(of_one);
+    }
+
+    #[test]
+    fn a_stream_s_names_tell_a_terminal_nothing() {
+        let told = lines(TO_STDOUT, "receiving a\u{1b}[2J@b\r into\ttank\nas \u{9b}ü");
+        let text = String::from_utf8(told).unwrap();
+        assert_eq!(text, "1receiving a\\u{1b}[2J@b\\r into\ttank\n1as \\u{9b}ü\n");
+    }
+
+    #[test]
+    fn what_another_has_read_of_a_pipe_is_not_waited_for() {
+        let (theirs, mut writer) = std::io::pipe().unwrap();
+        let mut inlet = Inlet::of(theirs.into());
+        let mut data = [0; 8];
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let read = inlet.read(&mut data).map_err(|e| e.kind());
+            let _ = tell.send((read, inlet));
+        });
+        let (read, mut inlet) = told.recv_timeout(LIMIT * 20).expect("it waits in the call");
+        assert_eq!(read, Err(ErrorKind::WouldBlock));
+        writer.write_all(b"x").unwrap();
+        assert_eq!(inlet.read(&mut data).unwrap(), 1);
+        // The end is told by what was handed over, also of one that has a name.
+        drop(writer);
+        let (_his, conn) = UnixStream::pair().unwrap();
+        assert!(read_chunk(&mut inlet, &conn).unwrap().is_empty());
     }
 
     #[tokio::test]

@@ -1,10 +1,10 @@
 //! `zfs program`: administration by a script that runs beside the pools.
 //!
 //! A program is Lua without a way out of it: no files, no loading of code, no clocks. What it can
-//! do is in [`api`]. It is bounded in instructions and in memory, and what it returns is bounded
-//! with it; who exceeds a bound is stopped, and so is a program whose command was killed. What it
-//! had done by then stays done, as OpenZFS has it; a step that was begun is done. Only root, or
-//! whose daemon it is, may run one.
+//! do is in [`api`]. It is bounded in instructions, to which what a call of the library takes is
+//! added ([`library`]), and in memory, and what it returns is bounded with it; who exceeds a bound
+//! is stopped, and so is a program whose command was killed. What it had done by then stays done,
+//! as OpenZFS has it; a step that was begun is done. Only root, or whose daemon it is, may run one.
 //!
 //! Each of its changes is one of the engine's own, in a txg of its own: a program is not one txg,
 //! and others may change datasets between two of its steps, which OpenZFS keeps out. Nothing is
@@ -15,15 +15,17 @@
 
 mod api;
 mod dialect;
+mod library;
+mod pattern;
 mod value;
 
 use super::Engine;
 use super::errors::Answer;
+use library::Meter;
 use mlua::{HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Value, VmState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zilla::tunables::LUA_MAX_MEMLIMIT;
-use zilla_control::presence::Presence;
 use zilla_control::types::{ProgramReply, ProgramRun};
 use zilla_control::{ApiError, Caller, ErrorCode};
 
@@ -101,7 +103,10 @@ fn run_lua(
 ) -> mlua::Result<Returned> {
     let lua = Lua::new_with(StdLib::COROUTINE | StdLib::STRING | StdLib::TABLE, LuaOptions::default())?;
     REMOVED.iter().try_for_each(|name| lua.globals().raw_remove(*name))?;
-    watch(&lua, r.instructions, used.clone(), bound.caller.presence.clone())?;
+    let presence = bound.caller.presence.clone();
+    let meter = Meter { used: used.clone(), most: r.instructions, memory: r.memory, presence };
+    library::install(&lua, &meter)?;
+    watch(&lua, meter)?;
     lua.scope(|scope| {
         api::install(&lua, scope, bound)?;
         let arguments = value::arguments(&lua, &r.argv)?;
@@ -119,17 +124,10 @@ fn run_lua(
     })
 }
 
-/// Stops a program that takes more than `most` instructions, or that nobody waits for any more.
-fn watch(lua: &Lua, most: u64, used: Arc<AtomicU64>, presence: Presence) -> mlua::Result<()> {
+/// Stops a program that takes too many instructions, or that nobody waits for any more.
+fn watch(lua: &Lua, meter: Meter) -> mlua::Result<()> {
     lua.set_global_hook(HookTriggers::new().every_nth_instruction(STEP), move |lua, _| {
-        let over = used.fetch_add(u64::from(STEP), Ordering::Relaxed) + u64::from(STEP) > most;
-        let why = match (over, presence.is_gone()) {
-            (true, _) => TIMED_OUT,
-            (_, true) => CANCELED,
-            _ => return Ok(VmState::Continue),
-        };
-        let trace = lua.traceback(Some(why), 0)?;
-        Err(mlua::Error::runtime(trace.to_string_lossy()))
+        meter.count(lua, u64::from(STEP)).map(|()| VmState::Continue)
     })
 }
 
@@ -154,12 +152,14 @@ fn told(error: &mlua::Error) -> (bool, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zilla_control::presence::Presence;
 
     #[test]
     fn a_program_ends_when_nobody_waits_for_it_any_more() {
         let run = |presence: Presence, script: &str| {
-            let (lua, used) = (Lua::new(), Arc::new(AtomicU64::new(0)));
-            watch(&lua, 1_000_000, used, presence).unwrap();
+            let lua = Lua::new();
+            let meter = Meter { used: Arc::default(), most: 1_000_000, memory: 1 << 20, presence };
+            watch(&lua, meter).unwrap();
             lua.load(script).exec().map_err(|e| told(&e).1)
         };
         let endless = "while true do end";
