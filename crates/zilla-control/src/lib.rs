@@ -32,6 +32,7 @@ pub mod status;
 pub mod types;
 #[cfg(feature = "server")]
 pub mod write_timeout;
+pub mod zedlets;
 
 pub use client::{Client, ClientError};
 pub use error::{ApiError, ErrorCode};
