@@ -34,6 +34,7 @@ mod terminal;
 mod top;
 mod trace;
 pub mod zdb;
+pub mod zed;
 pub mod zfs;
 pub mod zgenhostid;
 pub mod zilstat;
@@ -72,6 +73,7 @@ const PROGRAMS: &[&str] = &[
     "arcstat",
     "zilstat",
     "zgenhostid",
+    "zed",
     "mount.zfs",
     "mount.fuse.zfs",
 ];
@@ -111,6 +113,7 @@ pub(crate) const TOOLS: &[(&str, &str, Tool)] = &[
     ("arcsummary", "[-gr] [-s section] [pool]", arcsummary::main),
     ("zilstat", "[-dHpl] [pool|dataset] [interval [count]]", zilstat::main),
     ("zgenhostid", zgenhostid::WORDS, zgenhostid::main),
+    ("zed", zed::WORDS, zed::main),
     ("events", "[-f] [pool]", events::main),
     ("advise", "[-j] [-c size] ... [-d disks] [-g file] [-t seconds] pool | -T trace", advise::main),
     ("trace", "record [-f] [-t seconds] pool file", trace::main),

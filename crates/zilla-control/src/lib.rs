@@ -34,6 +34,7 @@ pub mod types;
 pub mod wary;
 #[cfg(feature = "server")]
 pub mod write_timeout;
+pub mod zedlets;
 
 pub use client::{Client, ClientError};
 pub use error::{ApiError, ErrorCode};

@@ -45,10 +45,13 @@ mod ops;
 mod reply;
 mod request;
 mod session;
+mod texts;
+mod tree;
 mod volumes;
 
 pub use loopback::Loopback;
 pub use mount::clear_stale;
 pub use notify::Notifier;
 pub use session::{Mount, Options, mount, mount_on};
+pub use texts::{TextMount, Texts, mount_texts};
 pub use volumes::{OpenVolume, Shelf, VolumeMount, mount_volumes};

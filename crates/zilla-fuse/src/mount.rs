@@ -211,7 +211,8 @@ fn mount_directly(dir: BorrowedFd<'_>, opts: &Options) -> io::Result<OwnedFd> {
     }
     let data = CString::new(data).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     let target = by_descriptor(dir);
-    rustix::mount::mount(opts.source.as_str(), target, "fuse.zfs", flags(opts), Some(data.as_c_str()))?;
+    let kind = format!("fuse.{}", opts.kind);
+    rustix::mount::mount(opts.source.as_str(), target, kind, flags(opts), Some(data.as_c_str()))?;
     Ok(fd)
 }
 
@@ -236,7 +237,7 @@ fn mount_by_helper(mountpoint: &Path, opts: &Options) -> io::Result<OwnedFd> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // The helper inherits its end.
     rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
-    let mut o = format!("fsname={},subtype=zfs,default_permissions", escaped(&opts.source));
+    let mut o = format!("fsname={},subtype={},default_permissions", escaped(&opts.source), opts.kind);
     // Not `ro`: an ordinary user could not change it back. The server refuses to write.
     let flags = [
         (!opts.exec, "noexec"),

@@ -22,6 +22,8 @@
 //! the cache; new files are written directly where the kernel forgets the pages once more when such
 //! a write is done ([`new_directly`]).
 //!
+//! **Where the property `direct` says `always`** all files go directly, as long as the kernel asks.
+//!
 //! Being asked for every file costs each open a request, and another when it is closed; reading
 //! many small files that the kernel has in its cache takes more than twice as long. So who has not
 //! opened one file for stable writes among [`ENOUGH`] is not expected to, and the kernel is told,
@@ -125,14 +127,15 @@ impl Opens {
         st.new || st.left != Some(0)
     }
 
-    /// Someone opens a file; None: the kernel need not ask any more.
-    pub(crate) fn open(&self, node: NodeId, flags: u32) -> Option<Opened> {
+    /// Someone opens a file, of a file system that wants all to go `past` the cache or not; None:
+    /// the kernel need not ask any more.
+    pub(crate) fn open(&self, node: NodeId, flags: u32, past: bool) -> Option<Opened> {
         let mut st = self.0.lock();
         if st.left == Some(0) {
             return None;
         }
         let stable = is_stable(flags);
-        let way = if stable { Way::Stable } else { Way::Cached };
+        let way = if stable || past { Way::Stable } else { Way::Cached };
         let file = st.files.entry(node).or_insert(File { users: 0, way });
         file.users += 1;
         let direct = file.way == Way::Stable || file.way == Way::New && stable;
@@ -144,14 +147,14 @@ impl Opens {
     }
 
     /// Someone has made a file and opens it.
-    pub(crate) fn create(&self, node: NodeId, flags: u32) -> Opened {
+    pub(crate) fn create(&self, node: NodeId, flags: u32, past: bool) -> Opened {
         let mut st = self.0.lock();
         let written = flags & abi::O_ACCMODE == abi::O_WRONLY;
-        if !st.new || !written || is_stable(flags) && st.left != Some(0) {
+        if !st.new || !written || (past || is_stable(flags)) && st.left != Some(0) {
             drop(st);
             // Should the kernel have been told meanwhile that it need not ask: it did, and this is
             // how it is without.
-            return self.open(node, flags).unwrap_or_default();
+            return self.open(node, flags, past).unwrap_or_default();
         }
         st.files.insert(node, File { users: 1, way: Way::New });
         Opened::direct(is_stable(flags))
@@ -183,7 +186,7 @@ mod tests {
     const RDWR: u32 = 2;
 
     fn handle(o: &Opens, node: NodeId, flags: u32) -> Option<u64> {
-        o.open(node, flags).map(|o| o.handle)
+        o.open(node, flags, false).map(|o| o.handle)
     }
 
     #[test]
@@ -215,13 +218,13 @@ mod tests {
         (0..=ENOUGH).for_each(|_| assert_eq!(handle(&o, 7, RDWR), Some(CACHED)));
         let o = Opens::new(true);
         o.never();
-        assert_eq!(o.open(7, RDWR | abi::O_DSYNC), None);
+        assert_eq!(o.open(7, RDWR | abi::O_DSYNC, false), None);
         assert!(!o.asked_for_new());
     }
 
     #[test]
     fn new_files_that_are_only_written_go_directly() {
-        let create = |o: &Opens, node, flags| o.create(node, flags).handle;
+        let create = |o: &Opens, node, flags| o.create(node, flags, false).handle;
         let o = Opens::new(true);
         assert_eq!(create(&o, 1, RDWR), CACHED);
         assert_eq!(create(&o, 2, abi::O_WRONLY | abi::O_DSYNC), STABLE);
@@ -229,7 +232,7 @@ mod tests {
         let o = Opens::new(true);
         assert_eq!(create(&o, 3, abi::O_WRONLY), DIRECT);
         assert_eq!(handle(&o, 3, RDWR), Some(CACHED), "others need not follow");
-        assert!((1..ENOUGH).all(|_| o.open(4, RDWR).is_some()));
+        assert!((1..ENOUGH).all(|_| o.open(4, RDWR, false).is_some()));
         assert_eq!(handle(&o, 3, RDWR), None);
         assert!(o.asked_for_new());
         assert_eq!(create(&o, 5, abi::O_WRONLY | abi::O_DSYNC), STABLE);
@@ -241,6 +244,17 @@ mod tests {
         assert!(o.0.lock().files.is_empty());
         let o = Opens::new(false);
         assert_eq!(create(&o, 3, abi::O_WRONLY), CACHED, "nobody would tell when it is closed");
+    }
+
+    #[test]
+    fn where_all_are_to_go_past_the_cache_they_do() {
+        let o = Opens::new(true);
+        let past = |node, flags| o.open(node, flags, true).map(|o| o.handle);
+        assert_eq!(past(7, abi::O_RDONLY), Some(DIRECT));
+        assert_eq!(handle(&o, 7, RDWR), Some(DIRECT), "the way of who has it open");
+        assert_eq!(o.create(8, RDWR, true).handle, DIRECT);
+        assert_eq!(o.create(9, abi::O_WRONLY, true).handle, DIRECT);
+        assert_eq!(handle(&o, 9, abi::O_RDONLY), Some(DIRECT), "who reads it as well");
     }
 
     #[test]

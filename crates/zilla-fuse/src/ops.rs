@@ -8,7 +8,7 @@ use crate::reply::{Out, Reply, from_kernel, put_dirent};
 use crate::request::Request;
 use crate::session::Session;
 use bytes::Bytes;
-use zilla::zpl::{Atime, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID, S_ISUID};
+use zilla::zpl::{Atime, Direct, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID, S_ISUID};
 use zilla::{
     Attr, Cred, DirEntry, Entry, Errno, NewFile, Now, RenameFlags, SetAttr, SetTime, Stop, Time, Whence,
     XattrMode, ZFS_APPENDONLY, ZFS_IMMUTABLE,
@@ -139,7 +139,7 @@ impl Session {
         if counts {
             self.opens.always();
         }
-        self.opens.open(node, flags).map_or(Reply::errno(ENOSYS), |mut opened| {
+        self.opens.open(node, flags, self.past_cache()).map_or(Reply::errno(ENOSYS), |mut opened| {
             if counts {
                 opened.flags &= !fopen::KEEP_CACHE;
             }
@@ -147,6 +147,10 @@ impl Session {
             put_opened(&mut out, opened);
             Reply::head(out.0)
         })
+    }
+
+    fn past_cache(&self) -> bool {
+        self.fs.zfs().props().direct == Direct::Always
     }
 
     fn open_to_write(&self, node: u64, flags: u32, attr: &Attr) -> Reply {
@@ -401,7 +405,7 @@ impl Session {
             _ => self.fs.create(r.header.node, a.string()?, new).await,
         };
         Ok(made.map_or_else(Reply::from, |e| {
-            let opened = self.opens.create(e.node, flags);
+            let opened = self.opens.create(e.node, flags, self.past_cache());
             let mut out = Out(self.entry(e).head);
             put_opened(&mut out, opened);
             Reply::head(out.0)

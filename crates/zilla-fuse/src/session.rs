@@ -27,6 +27,8 @@ use zilla_env::Env;
 pub struct Options {
     /// What /proc/mounts shows: the dataset's name.
     pub source: String,
+    /// And the type, behind `fuse.`.
+    pub kind: &'static str,
     pub readonly: bool,
     pub setuid: bool,
     pub devices: bool,
@@ -46,6 +48,7 @@ impl Options {
     pub fn new(source: impl Into<String>) -> Options {
         Options {
             source: source.into(),
+            kind: "zfs",
             readonly: false,
             setuid: true,
             devices: true,

@@ -13,7 +13,7 @@ use zilla_core::error::{Errno, Error, Result};
 use zilla_core::txg::Tx;
 use zilla_core::types::{ObjectId, Txg};
 use zilla_core::zio::Leave;
-use zilla_core::zpl::{Atime, FsProps, Space, SyncMode, Zfs};
+use zilla_core::zpl::{Atime, Direct, FsProps, Space, SyncMode, Zfs};
 use zilla_env::Env;
 use zilla_ondisk::enums::ObjsetType;
 
@@ -74,6 +74,7 @@ impl Space for DatasetSpace {
 const ZFS_LOGBIAS_THROUGHPUT: u64 = 1;
 const ZFS_DIRECT_DISABLED: u64 = 0;
 const ZFS_DIRECT_STANDARD: u64 = 1;
+const ZFS_DIRECT_ALWAYS: u64 = 2;
 
 /// Reads a dataset's properties as files feel them. `readonly` makes it so whatever the property
 /// says.
@@ -109,7 +110,11 @@ pub(crate) async fn fs_props(dsl: &Arc<DslPool>, ds: &Arc<DslDataset>, readonly:
     Ok(FsProps {
         sync,
         throughput: get("logbias", 0).await? == ZFS_LOGBIAS_THROUGHPUT,
-        direct: get("direct", ZFS_DIRECT_STANDARD).await? != ZFS_DIRECT_DISABLED,
+        direct: match get("direct", ZFS_DIRECT_STANDARD).await? {
+            ZFS_DIRECT_DISABLED => Direct::Disabled,
+            ZFS_DIRECT_ALWAYS => Direct::Always,
+            _ => Direct::Standard,
+        },
         recordsize: recordsize.next_power_of_two() as u32,
         readonly: readonly || get("readonly", 0).await? != 0,
         atime,

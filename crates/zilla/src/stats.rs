@@ -2,11 +2,12 @@
 //! is.
 
 use crate::error::Result;
+use crate::filesystem::Filesystem;
 use crate::pool::Pool;
 use zilla_env::Opener;
 
 pub use zilla_core::ddt::DedupStats;
-pub use zilla_core::dmu::{DbufCounts, FaultCounts, ObjsetCounts, StreamCounts};
+pub use zilla_core::dmu::{DbufCounts, DbufInfo, FaultCounts, ObjsetCounts, StreamCounts};
 pub use zilla_core::memory::{Chosen, Memory, chosen};
 pub use zilla_core::spa::{BeatRecord, CheckpointStat, TrimCounts};
 pub use zilla_core::txg::{DeviceIo, TxCounts, TxgRecord};
@@ -59,6 +60,11 @@ impl Pool {
         self.spa().ctx.cache.counts()
     }
 
+    /// These blocks, at most so many of them, the oldest first.
+    pub fn dbufs(&self, most: usize) -> Vec<DbufInfo> {
+        self.spa().ctx.cache.list(most)
+    }
+
     /// What was read, read ahead and written of files and volumes.
     pub fn stream_counts(&self) -> StreamCounts {
         self.spa().ctx.cache.streams.get()
@@ -107,5 +113,12 @@ impl Pool {
     /// The checkpoint, or one whose space is being given back.
     pub fn checkpoint_stat(&self) -> Option<CheckpointStat> {
         self.spa().checkpoint_stat()
+    }
+}
+
+impl Filesystem {
+    /// The number of its dataset, by which statistics name it.
+    pub fn dataset_id(&self) -> u64 {
+        self.zfs().objset().id()
     }
 }

@@ -2,6 +2,6 @@
 //! states of a file system.
 
 pub use zilla_core::zpl::{
-    Atime, Change, Difference, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
-    S_ISGID, S_ISUID, S_ISVTX, ZFS_APPENDONLY, ZFS_IMMUTABLE, differences, version_for,
+    Atime, Change, Difference, Direct, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG,
+    S_IFSOCK, S_ISGID, S_ISUID, S_ISVTX, ZFS_APPENDONLY, ZFS_IMMUTABLE, differences, version_for,
 };

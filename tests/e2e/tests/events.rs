@@ -117,6 +117,47 @@ fn a_command_is_run_for_an_event() {
     }
 }
 
+#[test]
+fn zed_runs_the_programs_of_a_folder() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let (dir, out) = (world.path().join("zedlets"), world.path().join("noted"));
+    std::fs::create_dir(&dir).expect("folder");
+    std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o777)).expect("mode");
+    let text =
+        format!("#!/bin/sh\necho \"$ZEVENT_SUBCLASS $ZEVENT_POOL $ZED_ZEDLET_DIR\" >> {}\n", out.display());
+    program(&dir.join("scrub_finish-note"), &text);
+    let pool = Pool::create(&world, "tank", Kind::Single, SIZE, &[]);
+    let (state, pid) = (world.path().join("zed.state"), world.path().join("zed.pid"));
+    let zed = || {
+        let mut command = world.command("zilla");
+        command.args(["zed", "-F", "-d"]).arg(&dir).arg("-s").arg(&state).arg("-p").arg(&pid);
+        command
+    };
+    let refused = zed().output().expect("zed");
+    assert_eq!(refused.status.code(), Some(1), "anybody could write its programs");
+    std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).expect("mode");
+    let line = format!("scrub_finish tank {}\n", dir.display());
+    // Begun anew it goes on where it was.
+    for times in 1..=2 {
+        let mut child = zed().spawn().expect("zed");
+        pool.scrub();
+        let begun = Instant::now();
+        let noted = || std::fs::read_to_string(&out).unwrap_or_default();
+        while noted().len() < times * line.len() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "{}", noted());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(noted(), line.repeat(times));
+        let second = zed().output().expect("zed");
+        assert!(String::from_utf8_lossy(&second.stderr).contains("another zed is running"));
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+    }
+}
+
 /// Without any program of the user's: `zed.rc` says where letters and web hooks go.
 #[test]
 fn a_letter_and_a_web_hook_are_sent_for_a_fault() {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -56,6 +56,13 @@ fn what_a_pool_and_its_file_systems_do_is_told() {
     (0..3).for_each(|n| put(&pool.root().join(format!("f{n}")), &[7; 10_000]));
     fs::remove_file(pool.root().join("f0")).expect("remove");
     pool.sync();
+    let inode = fs::metadata(pool.root().join("f1")).expect("f1").ino();
+    let all = fs::read_to_string(kstat.join("dbufs")).expect("dbufs");
+    let lines: Vec<Vec<&str>> = all.lines().map(|l| l.split_whitespace().collect()).collect();
+    assert!(lines[2].starts_with(&["pool", "objset", "object", "level", "blkid"]), "{all}");
+    let of_file: Vec<_> = lines.iter().filter(|l| l[0] == "tank" && l[2] == inode.to_string()).collect();
+    assert!(!of_file.is_empty() && lines[3..].iter().all(|l| l.len() == lines[2].len()), "{all}");
+    assert!(fs::write(kstat.join("dbufs"), "").is_err() && fs::remove_file(kstat.join("dbufs")).is_err());
     let header = "txg birth state ndirty nread nwritten reads writes otime qtime wtime stime";
     until("the txgs", || {
         let all = text("txgs");
@@ -73,7 +80,8 @@ fn what_a_pool_and_its_file_systems_do_is_told() {
         let of = |name: &str| counter(&objset, name);
         of("nwritten") == 30_000 && of("writes") >= 3 && (of("nunlinks"), of("nunlinked")) == (1, 1)
     });
-    until("what the pool wrote", || counter(&of_pool("iostats"), "arc_write_bytes") == 30_000);
+    // They say what is true when they are read.
+    assert_eq!(counter(&of_pool("iostats"), "arc_write_bytes"), 30_000);
     // The first write makes the file's record, and the cache keeps it; the others go past it.
     let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
     let mut options = fs::File::options();
@@ -81,10 +89,8 @@ fn what_a_pool_and_its_file_systems_do_is_told() {
     let mut direct = options.open(pool.root().join("direct")).expect("open");
     (0..4).for_each(|_| direct.write_all(&[9; 128 << 10]).expect("write"));
     drop(direct);
-    until("what goes past the cache", || {
-        let of = |name: &str| counter(&of_pool("iostats"), name);
-        of("direct_write_count") == 3 && of("arc_write_bytes") == 30_000 + (128 << 10)
-    });
+    let of = |name: &str| counter(&of_pool("iostats"), name);
+    assert_eq!((of("direct_write_count"), of("arc_write_bytes")), (3, 30_000 + (128 << 10)));
     until("transactions and blocks", || {
         counter(&kstat.join("dmu_tx"), "dmu_tx_assigned") > 0
             && counter(&kstat.join("dbufstats"), "cache_count") > 0
@@ -96,7 +102,8 @@ fn what_a_pool_and_its_file_systems_do_is_told() {
     until("what the cache did", || counter(&arc, "misses") > 0);
     let before = counter(&arc, "misses");
     pool.export();
-    until("that it is gone", || !of_pool("state").exists() && !objset.exists());
+    let names = || fs::read_dir(&kstat).expect("folder").map(|e| e.expect("entry").file_name());
+    assert!(!of_pool("state").exists() && !objset.exists() && names().all(|name| name != "tank"));
     // Names are there without a pool, too, and what was counted until then.
     until("what the cache did stays", || counter(&arc, "size") == 0 && counter(&arc, "misses") >= before);
     let caches = fs::read_to_string(kstat.join("arcstats")).expect("arcstats");

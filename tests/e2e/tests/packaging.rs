@@ -54,6 +54,7 @@ fn an_installation_is_whole_and_goes_without_a_trace() {
         "lib/systemd/user/zillad.socket",
         "lib/systemd/system/zilla-trim-weekly@.timer",
         "lib/systemd/system/zilla-trim@.service",
+        "share/man/man8/zed.8",
         "share/man/man8/zgenhostid.8",
         "share/zilla/monitoring/alerts.yml",
         "share/zilla/examples/parameters.conf",

@@ -264,6 +264,10 @@ fn volumes_are_files_where_that_is_wanted() {
         std::fs::read_dir(p).expect("folder").map(|e| e.expect("entry").file_name()).collect::<Vec<_>>()
     };
     assert_eq!(names(path.parent().expect("folder")), ["v"]);
+    world.zfs("create -s -V 8m tank/a/w").ok();
+    assert_eq!(names(path.parent().expect("folder")), ["v", "w"]);
+    world.zfs("destroy tank/a/w").ok();
+    assert_eq!(names(path.parent().expect("folder")), ["v"]);
     let file = OpenOptions::new().read(true).write(true).open(&path).expect("open");
     let data = noise(4, 3 << 20);
     file.write_all_at(&data, 1 << 20).expect("write");

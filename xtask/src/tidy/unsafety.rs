@@ -14,6 +14,7 @@ const LISTED: &[(&str, &str)] = &[
     ("crates/zilla-codec/src/compress/lz4.rs", "C library"),
     ("crates/zilla-codec/src/raidz/x86.rs", "SIMD kernel"),
     ("crates/zilla-cli/src/fmt/zone.rs", "a call of the C library"),
+    ("crates/zilla-cli/src/zed.rs", "system calls"),
     ("crates/zilla-cli/src/zfs/project/fsx.rs", "system calls"),
     ("crates/zilla-cli/src/zfs/rewrite.rs", "a system call"),
     ("crates/zilla-control/src/owners.rs", "calls of the C library"),

@@ -19,6 +19,11 @@ pub fn event(seconds: u64) -> String {
     local(seconds).format("%b %e %Y %H:%M:%S").to_string()
 }
 
+/// `2026-11-20 20:24:16+0100`
+pub fn stamp(seconds: u64) -> String {
+    local(seconds).format("%Y-%m-%d %H:%M:%S%z").to_string()
+}
+
 /// `2026-11-20.20:24:16`
 pub fn history(seconds: u64) -> String {
     local(seconds).format("%Y-%m-%d.%H:%M:%S").to_string()

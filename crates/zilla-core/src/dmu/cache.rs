@@ -24,6 +24,8 @@ pub struct DbufCache {
     limit: AtomicUsize,
     bytes: AtomicUsize,
     clock: Mutex<VecDeque<Entry>>,
+    /// Blocks by their level.
+    levels: [AtomicU64; LEVELS],
     /// Most bytes so far, and how many blocks were forgotten.
     most: AtomicUsize,
     evicted: AtomicU64,
@@ -45,10 +47,16 @@ pub struct DbufCounts {
     pub most_bytes: u64,
     pub limit: u64,
     pub evicted: u64,
+    /// Blocks of each level; those of higher ones are with the last.
+    pub levels: [u64; LEVELS],
 }
+
+/// So many levels are told apart.
+const LEVELS: usize = 12;
 
 impl DbufCounts {
     pub fn add(&mut self, other: &DbufCounts) {
+        self.levels.iter_mut().zip(other.levels).for_each(|(n, more)| *n += more);
         self.blocks += other.blocks;
         self.bytes += other.bytes;
         self.most_bytes += other.most_bytes;
@@ -69,6 +77,7 @@ impl DbufCache {
             limit: limit.into(),
             bytes: 0.into(),
             clock: Mutex::default(),
+            levels: Default::default(),
             most: 0.into(),
             evicted: 0.into(),
             objects: Objects::default(),
@@ -92,14 +101,32 @@ impl DbufCache {
             most_bytes: self.most.load(Ordering::Relaxed) as u64,
             limit: self.limit.load(Ordering::Relaxed) as u64,
             evicted: self.evicted.load(Ordering::Relaxed),
+            levels: std::array::from_fn(|l| self.levels[l].load(Ordering::Relaxed)),
         }
+    }
+
+    /// The oldest blocks here, at most so many: the object of each, its level and its number.
+    pub(super) fn oldest(&self, most: usize) -> Vec<(Arc<Dnode>, u8, u64)> {
+        let clock = self.clock.lock();
+        let listed = clock.iter().filter_map(|e| Some((e.dnode.upgrade()?, e.level, e.blkid)));
+        listed.take(most).collect()
+    }
+
+    fn of_level(&self, level: u8) -> &AtomicU64 {
+        &self.levels[usize::from(level).min(LEVELS - 1)]
+    }
+
+    /// A block is not on the clock any more.
+    fn left(&self, entry: &Entry) {
+        self.bytes.fetch_sub(entry.bytes, Ordering::Relaxed);
+        self.of_level(entry.level).fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Forgets all that is clean, used or not: what is needed next is asked for below.
     pub fn clear(&self) {
         let all = std::mem::take(&mut *self.clock.lock());
         for entry in all {
-            self.bytes.fetch_sub(entry.bytes, Ordering::Relaxed);
+            self.left(&entry);
             let Some(dn) = entry.dnode.upgrade() else { continue };
             while let Evicted::Used = dn.evict(entry.level, entry.blkid) {}
         }
@@ -109,6 +136,7 @@ impl DbufCache {
     pub(crate) fn added(&self, dnode: &Arc<Dnode>, level: u8, blkid: u64, len: usize) {
         let entry = Entry { dnode: Arc::downgrade(dnode), level, blkid, bytes: len + OVERHEAD };
         let total = self.bytes.fetch_add(entry.bytes, Ordering::Relaxed) + entry.bytes;
+        self.of_level(level).fetch_add(1, Ordering::Relaxed);
         self.clock.lock().push_back(entry);
         self.most.fetch_max(total, Ordering::Relaxed);
         if total > self.limit.load(Ordering::Relaxed) {
@@ -134,7 +162,7 @@ impl DbufCache {
             match fate {
                 Evicted::Gone => {
                     self.evicted.fetch_add(1, Ordering::Relaxed);
-                    self.bytes.fetch_sub(entry.bytes, Ordering::Relaxed);
+                    self.left(&entry);
                 }
                 Evicted::Used => self.clock.lock().push_back(entry),
             }

@@ -5,7 +5,7 @@
 //! records takes over the caller's buffer; no write reads.
 
 use super::attrs::Attrs;
-use super::fs::Zfs;
+use super::fs::{Direct, Zfs};
 use super::log::ATTR_MODE;
 use super::types::{S_ISGID, S_ISUID, Time, Whence};
 use super::znode::{State, Znode, is_regular, stale};
@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 /// Nothing in a file lies beyond this offset.
 const OFFSET_MAX: u64 = i64::MAX as u64;
+/// What goes past the caches is a multiple of this, and lies at one.
+const PAGE: u64 = 4096;
 
 /// What a write does besides.
 #[derive(Clone, Copy, Default)]
@@ -28,6 +30,10 @@ struct How {
     kill_suidgid: bool,
     /// The cache does not keep what is written.
     direct: bool,
+}
+
+fn total(data: &[Bytes]) -> u64 {
+    data.iter().map(|d| d.len() as u64).sum()
 }
 
 /// The mode a file keeps after an unprivileged write.
@@ -55,12 +61,12 @@ impl Zfs {
 
     /// The bytes of a file, if they are in memory; fewer at its end.
     pub fn try_read(&self, id: u64, off: u64, len: usize) -> Now<ReadData> {
-        self.try_read_by(id, off, len, false)
+        self.try_read_by(id, off, len, self.goes_past(false, off, len as u64)?)
     }
 
     /// The same by who goes past the caches (`O_DIRECT`), if the file system lets him.
     pub fn try_read_direct(&self, id: u64, off: u64, len: usize) -> Now<ReadData> {
-        self.try_read_by(id, off, len, self.may_go_past())
+        self.try_read_by(id, off, len, self.goes_past(true, off, len as u64)?)
     }
 
     fn try_read_by(&self, id: u64, off: u64, len: usize, direct: bool) -> Now<ReadData> {
@@ -79,17 +85,26 @@ impl Zfs {
 
     /// The bytes of a file; fewer at its end.
     pub async fn read(self: &Arc<Self>, id: u64, off: u64, len: usize) -> Result<ReadData> {
-        self.read_by(id, off, len, false).await
+        self.read_by(id, off, len, self.goes_past(false, off, len as u64)?).await
     }
 
-    /// Whether who asks for it goes past the caches.
-    fn may_go_past(&self) -> bool {
-        self.props().direct && crate::tunables::DIO_ENABLED.get() != 0
+    /// Whether a request goes past the caches; an error if it was asked for and cannot be done.
+    fn goes_past(&self, asked: bool, off: u64, len: u64) -> Result<bool> {
+        let direct = self.props().direct;
+        if direct == Direct::Disabled || crate::tunables::DIO_ENABLED.get() == 0 {
+            return Ok(false);
+        }
+        let whole = off.is_multiple_of(PAGE) && len.is_multiple_of(PAGE);
+        match direct {
+            Direct::Always => Ok(whole && len > 0),
+            _ if asked && !whole => err(Errno::Inval, "what goes past the caches must be whole pages"),
+            _ => Ok(asked),
+        }
     }
 
     /// The same by who goes past the caches (`O_DIRECT`), if the file system lets him.
     pub async fn read_direct(self: &Arc<Self>, id: u64, off: u64, len: usize) -> Result<ReadData> {
-        self.read_by(id, off, len, self.may_go_past()).await
+        self.read_by(id, off, len, self.goes_past(true, off, len as u64)?).await
     }
 
     async fn read_by(self: &Arc<Self>, id: u64, off: u64, len: usize, direct: bool) -> Result<ReadData> {
@@ -151,7 +166,7 @@ impl Zfs {
         let mut state = zn.state.lock();
         let off = at.unwrap_or(state.attrs.size);
         Zfs::check_write(&zn, &state, off)?;
-        let len = data.iter().map(|d| d.len() as u64).sum();
+        let len = total(data);
         let end = match off.checked_add(len) {
             Some(end) if end <= OFFSET_MAX => end,
             _ => return Err(Error::os(Errno::FBig, "the file would be too large").into()),
@@ -192,12 +207,14 @@ impl Zfs {
     /// The same from several buffers, one behind the other. A whole record is taken over where one
     /// buffer holds all of it.
     pub async fn write_vectored(&self, id: u64, off: u64, data: &[Bytes], kill_suidgid: bool) -> Result<u64> {
-        self.write_by(id, off, data, How { kill_suidgid, direct: false }).await
+        let direct = self.goes_past(false, off, total(data))?;
+        self.write_by(id, off, data, How { kill_suidgid, direct }).await
     }
 
     /// The same by who goes past the caches (`O_DIRECT`), if the file system lets him.
     pub async fn write_direct(&self, id: u64, off: u64, data: &[Bytes], kill_suidgid: bool) -> Result<u64> {
-        self.write_by(id, off, data, How { kill_suidgid, direct: self.may_go_past() }).await
+        let direct = self.goes_past(true, off, total(data))?;
+        self.write_by(id, off, data, How { kill_suidgid, direct }).await
     }
 
     async fn write_by(&self, id: u64, off: u64, data: &[Bytes], how: How) -> Result<u64> {
@@ -205,7 +222,7 @@ impl Zfs {
             return Ok(self.getattr(id).await?.size);
         }
         let size = self.change(|tx| self.write_now(tx, id, Some(off), data, how)).await?;
-        self.objset.stats.written(data.iter().map(|d| d.len() as u64).sum());
+        self.objset.stats.written(total(data));
         self.ended().await?;
         Ok(size)
     }

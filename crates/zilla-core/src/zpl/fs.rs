@@ -63,8 +63,8 @@ pub struct FsProps {
     pub sync: SyncMode,
     /// `logbias=throughput`.
     pub throughput: bool,
-    /// Who asks for it (`O_DIRECT`) goes past the caches (not with `direct=disabled`).
-    pub direct: bool,
+    /// Who goes past the caches.
+    pub direct: Direct,
     /// Quotas that hold where a user, group or project has none of its own: bytes, or 0.
     pub default_quotas: [u64; 3],
 }
@@ -84,10 +84,20 @@ impl Default for FsProps {
             project_quota: true,
             sync: SyncMode::Standard,
             throughput: false,
-            direct: true,
+            direct: Direct::Standard,
             default_quotas: [0; 3],
         }
     }
+}
+
+/// Who goes past the caches (`direct`). Only whole pages do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direct {
+    Disabled,
+    /// Who asks for it (`O_DIRECT`), and is refused if it cannot be.
+    Standard,
+    /// All for whom it can be: reads, and writes of at least a block.
+    Always,
 }
 
 /// What a file system asks of the dataset it lies in.

@@ -80,7 +80,7 @@ pub(crate) use attrs::end_of;
 pub use attrs::owner_of;
 pub use clone::{Cloned, FilePlace};
 pub use diff::{Change, Difference, differences};
-pub use fs::{Atime, FsProps, Space, SyncMode, Unlimited, Zfs};
+pub use fs::{Atime, Direct, FsProps, Space, SyncMode, Unlimited, Zfs};
 pub use mkfs::{ZplProps, create_fs};
 pub use quota::quota_name;
 pub use rename::Judged;

@@ -2,11 +2,15 @@
 //! `/proc/spl/kstat/zfs`.
 //!
 //! Where `ZILLA_KSTATS` names a folder, `arcstats`, `zil`, `dmu_tx`, `dbufstats` and `zfetchstats`
-//! in it have the sum of all pools (`arcstats` counts those that were here before, too), and
-//! `cow_faults` that of the reads which writes put off. A pool's own are in the folder of its name:
-//! those of `poolstats.rs`, `objset-0xID` of each mounted file system, and `multihost`, the last
-//! heartbeats of a pool with that property (as many as `zfs_multihost_history` says). They are
-//! written again when they changed, a moment later; one read while it is written may be cut short.
+//! in it have the sum of all pools (`arcstats` counts those that were here before, too),
+//! `cow_faults` that of the reads which writes put off, and `dbufs` tells of each block in the dbuf
+//! caches. A pool's own are in the folder of its name: those of `poolstats.rs`, `objset-0xID` of
+//! each mounted file system, and `multihost`, the last heartbeats of a pool with that property (as
+//! many as `zfs_multihost_history` says).
+//!
+//! The folder is a mount of its own, whose files say what is true when they are read. Where none
+//! can be had, plain files are written into it instead: again when they changed, a moment later,
+//! and one read while it is written may be cut short; `dbufs` is not among them.
 //!
 //! What is OpenZFS's and has no like here is left out where scripts take the names that are there,
 //! and is 0 where nothing of the kind can happen: no number is one that nobody counts.
@@ -14,6 +18,7 @@
 use super::arcstats::Past;
 use super::outside::Place;
 use super::pool::Pool;
+use futures_util::future::BoxFuture;
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -21,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zilla::stats::{BeatRecord, DbufCounts, FaultCounts, LogCounts, ObjsetCounts, StreamCounts, TxCounts};
+use zilla_fuse::{TextMount, Texts};
 
 /// How soon a change is there to be read.
 const EVERY: Duration = Duration::from_millis(500);
@@ -30,20 +36,154 @@ const STRING: &str = "7";
 /// Bytes of a named value in the kernel, of which the first line tells the sum.
 const SIZE: usize = 48;
 
-/// Writes them as long as the process lives.
-pub fn serve(pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>, past: Past) {
-    let Some(dir) = std::env::var_os("ZILLA_KSTATS").filter(|d| !d.is_empty()).map(PathBuf::from) else {
-        return;
-    };
+/// What the statistics are of.
+struct Source {
+    pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>,
+    past: Past,
+    begun: Instant,
+}
+
+/// Serves them as long as the process lives, or until the mount that is given back is taken away.
+pub async fn serve(
+    pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>,
+    past: Past,
+    env: zilla_env::Env,
+) -> Option<TextMount> {
+    let dir = std::env::var_os("ZILLA_KSTATS").filter(|d| !d.is_empty()).map(PathBuf::from)?;
+    let source = Arc::new(Source { pools, past, begun: Instant::now() });
+    let (at, shown) = (dir.clone(), source.clone());
+    match tokio::task::spawn_blocking(move || attach(shown, env, &at)).await {
+        Ok(Ok(mount)) => return Some(mount),
+        Ok(Err(e)) => tracing::warn!("'{}' has statistics as plain files: {e}", dir.display()),
+        Err(e) => tracing::error!("mounting the statistics: {e}"),
+    }
     tokio::spawn(async move {
-        let mut files = Files { dir, begun: Instant::now(), last: BTreeMap::new() };
+        let mut files = Files { dir, begun: source.begun, last: BTreeMap::new() };
         loop {
-            let now = pools.read().values().cloned().collect();
-            let caches = super::arcstats::sum(&pools, &past);
-            files.update(&collect(now, caches).await);
+            files.update(&source.plain().await);
             tokio::time::sleep(EVERY).await;
         }
     });
+    None
+}
+
+fn attach(source: Arc<Source>, env: zilla_env::Env, dir: &Path) -> std::io::Result<TextMount> {
+    zilla_fuse::clear_stale(dir)?;
+    std::fs::create_dir_all(dir)?;
+    zilla_fuse::mount_texts(source, env, dir, "zilla-kstat")
+}
+
+/// A file's subject.
+enum What {
+    All(&'static str),
+    Pool(Arc<Pool>, &'static str),
+    /// A mounted file system by its name.
+    Dataset(Arc<Pool>, String),
+}
+
+/// Those of all pools.
+const ALL: [&str; 6] = ["arcstats", "zil", "cow_faults", "dmu_tx", "zfetchstats", "dbufstats"];
+const DBUFS: &str = "dbufs";
+
+impl Source {
+    fn here(&self) -> Vec<Arc<Pool>> {
+        self.pools.read().values().cloned().collect()
+    }
+
+    /// All files but [`DBUFS`].
+    fn files(&self) -> Vec<(PathBuf, What)> {
+        let mut out: Vec<_> = ALL.into_iter().map(|name| (PathBuf::from(name), What::All(name))).collect();
+        for pool in self.here() {
+            let folder = PathBuf::from(pool.name());
+            let beats = pool.zilla.multihost().then_some("multihost");
+            let own = super::poolstats::NAMES.into_iter().chain(beats);
+            out.extend(own.map(|name| (folder.join(name), What::Pool(pool.clone(), name))));
+            for (name, mounted) in pool.mounts.lock().iter() {
+                let file = folder.join(format!("objset-0x{:x}", mounted.fs.dataset_id()));
+                out.push((file, What::Dataset(pool.clone(), name.clone())));
+            }
+        }
+        out
+    }
+
+    /// As they are written where they cannot be mounted.
+    async fn plain(&self) -> Vec<Stat> {
+        let mut out = Vec::new();
+        for (file, what) in self.files() {
+            out.extend(self.say(&what).await.map(|said| (file, said)));
+        }
+        out
+    }
+
+    /// None: it is gone.
+    async fn say(&self, what: &What) -> Option<Said> {
+        let name = match what {
+            What::All(name) => *name,
+            What::Pool(pool, "multihost") => {
+                return Some(Said::Lines(heartbeats(&pool.zilla.heartbeats())));
+            }
+            What::Pool(pool, name) => return Some(super::poolstats::of(pool, name)),
+            What::Dataset(pool, name) => {
+                let ds = pool.zilla.by_name(name).await.ok()?;
+                let counts = dataset_names(&ds.io_counts()).into_iter().chain(named(&ds.log_counts()));
+                return Some(Said::Counts(Some(name.clone()), counts.collect()));
+            }
+        };
+        let pools = self.here();
+        let counts = match name {
+            "zil" => {
+                let mut sum = LogCounts::default();
+                pools.iter().for_each(|p| sum.add(&p.zilla.log_counts()));
+                named(&sum).into()
+            }
+            "cow_faults" => {
+                let sum: FaultCounts = pools.iter().map(|p| p.zilla.fault_counts()).sum();
+                fault_names(&sum).into()
+            }
+            "dmu_tx" => {
+                let mut sum = TxCounts::default();
+                pools.iter().for_each(|p| sum.add(&p.zilla.tx_counts()));
+                tx_names(&sum).into()
+            }
+            "zfetchstats" => {
+                let mut sum = StreamCounts::default();
+                pools.iter().for_each(|p| sum.add(&p.zilla.stream_counts()));
+                stream_names(&sum).into()
+            }
+            "dbufstats" => {
+                let mut sum = DbufCounts::default();
+                pools.iter().for_each(|p| sum.add(&p.zilla.dbuf_counts()));
+                dbuf_names(&sum)
+            }
+            _ => super::arcstats::sum(&self.pools, &self.past),
+        };
+        Some(Said::Counts(None, counts))
+    }
+}
+
+impl Texts for Source {
+    fn list(&self) -> BoxFuture<'_, Vec<String>> {
+        Box::pin(async {
+            let files = self.files();
+            let names = files.into_iter().filter_map(|(file, _)| file.into_os_string().into_string().ok());
+            names.chain([DBUFS.to_owned()]).collect()
+        })
+    }
+
+    fn text<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Option<Vec<u8>>> {
+        Box::pin(async move {
+            let age = self.begun.elapsed();
+            if path == DBUFS {
+                return Some(super::dbufs::text(&self.here(), age).into_bytes());
+            }
+            let file = Path::new(path);
+            let what = match ALL.into_iter().find(|name| *name == path) {
+                Some(name) => What::All(name),
+                None => self.files().into_iter().find(|(at, _)| at == file)?.1,
+            };
+            Some(self.say(&what).await?.text(file, age).into_bytes())
+        })
+    }
 }
 
 /// Counters under OpenZFS's names.
@@ -58,45 +198,17 @@ pub(super) enum Said {
     Lines(String),
 }
 
-/// Name of the file, and what it says.
-pub(super) type Stat = (PathBuf, Said);
-
-async fn collect(pools: Vec<Arc<Pool>>, caches: Named) -> Vec<Stat> {
-    let mut all = LogCounts::default();
-    let faults: FaultCounts = pools.iter().map(|p| p.zilla.fault_counts()).sum();
-    let mut out = vec![(PathBuf::from("arcstats"), Said::Counts(None, caches))];
-    let (mut tx, mut streams, mut dbufs) =
-        (TxCounts::default(), StreamCounts::default(), DbufCounts::default());
-    for pool in pools {
-        tx.add(&pool.zilla.tx_counts());
-        streams.add(&pool.zilla.stream_counts());
-        dbufs.add(&pool.zilla.dbuf_counts());
-        out.extend(super::poolstats::of(&pool));
-        all.add(&pool.zilla.log_counts());
-        let names: Vec<String> = pool.mounts.lock().keys().cloned().collect();
-        for name in names {
-            if let Ok(ds) = pool.zilla.by_name(&name).await {
-                let file = Path::new(&pool.name()).join(format!("objset-0x{:x}", ds.id()));
-                let counts = dataset_names(&ds.io_counts()).into_iter().chain(named(&ds.log_counts()));
-                out.push((file, Said::Counts(Some(name), counts.collect())));
-            }
-        }
-        if pool.zilla.multihost() {
-            let file = Path::new(&pool.name()).join("multihost");
-            out.push((file, Said::Lines(heartbeats(&pool.zilla.heartbeats()))));
+impl Said {
+    fn text(&self, file: &Path, age: Duration) -> String {
+        match self {
+            Said::Counts(dataset, counts) => text(file, dataset.as_deref(), counts, age),
+            Said::Lines(lines) => lines.clone(),
         }
     }
-    for (name, counts) in [
-        ("zil", Named::from(named(&all))),
-        ("cow_faults", fault_names(&faults).into()),
-        ("dmu_tx", tx_names(&tx).into()),
-        ("zfetchstats", stream_names(&streams).into()),
-        ("dbufstats", dbuf_names(&dbufs).into()),
-    ] {
-        out.push((PathBuf::from(name), Said::Counts(None, counts)));
-    }
-    out
 }
+
+/// Name of the file, and what it says.
+type Stat = (PathBuf, Said);
 
 fn dataset_names(c: &ObjsetCounts) -> [(&'static str, u64); 6] {
     [
@@ -134,8 +246,8 @@ fn stream_names(c: &StreamCounts) -> [(&'static str, u64); 8] {
     ]
 }
 
-fn dbuf_names(c: &DbufCounts) -> [(&'static str, u64); 7] {
-    [
+fn dbuf_names(c: &DbufCounts) -> Named {
+    let mut all = vec![
         ("cache_count", c.blocks),
         ("cache_size_bytes", c.bytes),
         ("cache_size_bytes_max", c.most_bytes),
@@ -144,8 +256,27 @@ fn dbuf_names(c: &DbufCounts) -> [(&'static str, u64); 7] {
         ("cache_lowater_bytes", c.limit),
         ("cache_hiwater_bytes", c.limit),
         ("cache_total_evicts", c.evicted),
-    ]
+        // Each is in its object's own tree; OpenZFS has one table.
+        ("hash_elements", c.blocks),
+    ];
+    all.extend(LEVEL_NAMES.into_iter().zip(c.levels));
+    all
 }
+
+const LEVEL_NAMES: [&str; 12] = [
+    "cache_level_0",
+    "cache_level_1",
+    "cache_level_2",
+    "cache_level_3",
+    "cache_level_4",
+    "cache_level_5",
+    "cache_level_6",
+    "cache_level_7",
+    "cache_level_8",
+    "cache_level_9",
+    "cache_level_10",
+    "cache_level_11",
+];
 
 fn fault_names(c: &FaultCounts) -> [(&'static str, u64); 6] {
     [
@@ -176,11 +307,7 @@ impl Files {
             if self.last.get(file) == Some(said) {
                 continue;
             }
-            let text = match said {
-                Said::Counts(dataset, counts) => text(file, dataset.as_deref(), counts, self.begun.elapsed()),
-                Said::Lines(lines) => lines.clone(),
-            };
-            match place.write(file, &text) {
+            match place.write(file, &said.text(file, self.begun.elapsed())) {
                 Ok(()) => drop(self.last.insert(file.clone(), said.clone())),
                 Err(e) => tracing::warn!("'{}': {e}", self.dir.join(file).display()),
             }

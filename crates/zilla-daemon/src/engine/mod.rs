@@ -24,6 +24,7 @@ mod clonefile;
 mod configured;
 mod create;
 mod datasets;
+mod dbufs;
 mod destroy;
 mod devices;
 mod diff;
@@ -135,6 +136,8 @@ pub struct Engine {
     streams: streams::Desk,
     /// Held while it is mounted or unmounted.
     zvol_files: tokio::sync::Mutex<Option<zilla_fuse::VolumeMount>>,
+    /// None: they are nowhere, or plain files.
+    kstats: Option<zilla_fuse::TextMount>,
     lines: access::Lines,
     /// None: volumes have none.
     devices: Option<devices::Devices>,
@@ -173,13 +176,14 @@ impl Engine {
             usershares,
             streams: streams::Desk::default(),
             zvol_files: tokio::sync::Mutex::default(),
+            kstats: None,
             lines: access::Lines::default(),
             devices,
             parameters: parameters::Parameters::serve(),
             cache_files: Mutex::default(),
             start_keys: Mutex::default(),
         };
-        kstats::serve(engine.pools.clone(), engine.past.clone());
+        engine.kstats = kstats::serve(engine.pools.clone(), engine.past.clone(), engine.env.clone()).await;
         engine.run_zedlets();
         engine.run_notices();
         let listener = engine.handle.nfs();
@@ -290,6 +294,9 @@ impl Pools for Engine {
         let pools = self.all_pools();
         join_all(pools.iter().map(|pool| self.try_once_more(pool))).await;
         let _changes = self.changes.lock().await;
+        if let Some(Err(e)) = self.kstats.as_ref().map(|mount| mount.unmount()) {
+            tracing::warn!("unmounting the statistics: {e}");
+        }
         // An import that is under way does not bring in its pool any more.
         self.closing.store(true, Ordering::Release);
         if let Some(nfs) = &self.nfs {
@@ -375,7 +382,8 @@ impl Backend for Engine {
 
     async fn pool_sync(&self, _: &Caller, r: PoolSync) -> Answer<()> {
         self.check_running(&r.name)?;
-        if r.force {
+        // The uberblock says how often heartbeats come; that may have changed and nothing else.
+        if r.force || self.pool(&r.name)?.zilla.multihost() {
             self.pool(&r.name)?.zilla.sync_anyway().await.map_err(errors::of_pool)?;
         }
         // As in OpenZFS also what frees wait for: afterwards space is what it will be.

@@ -1,26 +1,29 @@
 //! What OpenZFS tells of each pool among its kstats: `state`, `guid`, its last `txgs`, and
 //! `iostats`.
 
-use super::kstats::{Named, Said, Stat};
+use super::kstats::{Named, Said};
 use super::pool::Pool;
 use std::fmt::Write;
-use std::path::PathBuf;
 use std::time::Duration;
 use zilla::stats::TxgRecord;
 use zilla_ondisk::enums::VdevState;
 
-pub(super) fn of(pool: &Pool) -> [Stat; 4] {
-    let folder = PathBuf::from(pool.name());
-    let state = match pool.zilla.suspended() {
-        Some(_) => "SUSPENDED",
-        None => word(pool.zilla.vdevs().state()),
-    };
-    [
-        (folder.join("state"), Said::Lines(format!("{state}\n"))),
-        (folder.join("guid"), Said::Lines(format!("{}\n", pool.zilla.guid()))),
-        (folder.join("txgs"), Said::Lines(txgs(&pool.zilla.txg_history()))),
-        (folder.join("iostats"), Said::Counts(None, iostats(pool))),
-    ]
+pub(super) const NAMES: [&str; 4] = ["state", "guid", "txgs", "iostats"];
+
+/// What the file of one of [`NAMES`] says.
+pub(super) fn of(pool: &Pool, name: &str) -> Said {
+    match name {
+        "state" => {
+            let state = match pool.zilla.suspended() {
+                Some(_) => "SUSPENDED",
+                None => word(pool.zilla.vdevs().state()),
+            };
+            Said::Lines(format!("{state}\n"))
+        }
+        "guid" => Said::Lines(format!("{}\n", pool.zilla.guid())),
+        "txgs" => Said::Lines(txgs(&pool.zilla.txg_history())),
+        _ => Said::Counts(None, iostats(pool)),
+    }
 }
 
 /// The columns of OpenZFS's txg history; times are nanoseconds.

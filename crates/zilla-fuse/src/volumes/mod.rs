@@ -12,7 +12,6 @@
 //! **A crash** of this process leaves a mount that [`clear_stale`](crate::clear_stale) takes away.
 
 mod ops;
-mod tree;
 
 use crate::abi::{self, Short, cap, op};
 use crate::crew::{MAX_WRITE, Served, Turn, crew};
@@ -21,6 +20,7 @@ use crate::mount::{Attached, attach, detach, open_dir};
 use crate::reply::{Out, Reply};
 use crate::request::{Buffer, Request};
 use crate::session::Options;
+use crate::tree::Tree;
 use event_listener::Event;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -32,7 +32,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tree::Tree;
 use zilla::{Result, Volume};
 use zilla_env::Env;
 
@@ -128,32 +127,9 @@ impl VolumeMount {
 
 impl Session {
     fn start(self: Arc<Self>) -> io::Result<()> {
-        self.init()?;
+        greet(&self.dev)?;
         self.dev.unblock()?;
         crew()?.add(self)
-    }
-
-    /// The first request, which settles what both sides can do.
-    fn init(&self) -> io::Result<()> {
-        let strange = |_| io::Error::other("the kernel's first request is not INIT");
-        let mut buf = Buffer::new(MAX_WRITE);
-        let request = loop {
-            match self.dev.read(&mut buf, || RECORD)? {
-                Read::Request(n) => break buf.take(n).map_err(strange)?,
-                Read::Again | Read::Empty => {}
-                Read::Gone => return Err(io::Error::other("unmounted before it was ready")),
-            }
-        };
-        if request.header.opcode != op::INIT {
-            return Err(strange(Short));
-        }
-        let reply = negotiate(&request).map_err(strange)?;
-        let refused = reply.error;
-        self.dev.reply(request.header.unique, &reply)?;
-        if refused != 0 {
-            return Err(io::Error::other("the kernel's FUSE is older than 7.23"));
-        }
-        Ok(())
     }
 
     fn answer(&self, unique: u64, reply: &Reply) {
@@ -177,7 +153,7 @@ impl Served for Session {
         let unique = request.header.unique;
         if matches!(request.header.opcode, op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::DESTROY) {
             // These are not answered.
-            let _ = self.forget(&request);
+            let _ = self.tree.lock().forgets(&request);
             return;
         }
         // Several clients read and write a volume at once.
@@ -206,13 +182,36 @@ impl Served for Session {
     }
 }
 
+/// Answers the first request, which settles what both sides can do.
+pub(crate) fn greet(dev: &Dev) -> io::Result<()> {
+    let strange = |_| io::Error::other("the kernel's first request is not INIT");
+    let mut buf = Buffer::new(MAX_WRITE);
+    let request = loop {
+        match dev.read(&mut buf, || RECORD)? {
+            Read::Request(n) => break buf.take(n).map_err(strange)?,
+            Read::Again | Read::Empty => {}
+            Read::Gone => return Err(io::Error::other("unmounted before it was ready")),
+        }
+    };
+    if request.header.opcode != op::INIT {
+        return Err(strange(Short));
+    }
+    let reply = negotiate(&request).map_err(strange)?;
+    let refused = reply.error;
+    dev.reply(request.header.unique, &reply)?;
+    if refused != 0 {
+        return Err(io::Error::other("the kernel's FUSE is older than 7.23"));
+    }
+    Ok(())
+}
+
 fn negotiate(request: &Request) -> std::result::Result<Reply, Short> {
     let mut a = request.args();
     let (major, minor, readahead, flags) = (a.u32()?, a.u32()?, a.u32()?, a.u32()?);
     if major != abi::MAJOR || minor < 23 {
         return Ok(Reply::errno(71));
     }
-    let want = cap::ASYNC_READ | cap::BIG_WRITES | cap::ASYNC_DIO | cap::MAX_PAGES | cap::NO_OPENDIR_SUPPORT;
+    let want = cap::ASYNC_READ | cap::BIG_WRITES | cap::ASYNC_DIO | cap::MAX_PAGES;
     let mut out = Out::with(64);
     out.u32(abi::MAJOR).u32(abi::MINOR.min(minor)).u32(readahead).u32((want & u64::from(flags)) as u32);
     // Requests in flight, of those that the kernel sends of its own accord.

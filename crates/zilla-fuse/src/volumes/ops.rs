@@ -1,14 +1,14 @@
 //! What the kernel asks of the directory of volumes.
 
-use super::tree::{self, Kind};
 use super::{OpenVolume, Session};
 use crate::abi::{O_ACCMODE, O_DSYNC, O_RDONLY, Short, fattr, fopen, op};
-use crate::reply::{Out, Reply, put_dirent};
+use crate::reply::{Out, Reply};
 use crate::request::Request;
+use crate::tree::{self, Kind};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use zilla::{DirEntry, Errno, Error, StatFs};
+use zilla::{Errno, Error, StatFs};
 
 /// Operations that only this directory answers by hand.
 const RELEASEDIR: u32 = 29;
@@ -34,24 +34,6 @@ fn or_errno(r: zilla::Result<Reply>) -> Reply {
 }
 
 impl Session {
-    /// What the kernel forgets.
-    pub(super) fn forget(&self, request: &Request) -> std::result::Result<(), Short> {
-        let mut a = request.args();
-        match request.header.opcode {
-            op::FORGET => self.tree.lock().forget(request.header.node, a.u64()?),
-            op::BATCH_FORGET => {
-                let count = a.u32()?;
-                a.skip(4)?;
-                for _ in 0..count {
-                    let (node, n) = (a.u64()?, a.u64()?);
-                    self.tree.lock().forget(node, n);
-                }
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
     pub(super) async fn perform(&self, request: &Request) -> Answer {
         let mut a = request.args();
         let node = request.header.node;
@@ -120,8 +102,11 @@ impl Session {
                 4096,
             ),
             op::FSYNCDIR => Reply::ok(),
+            // Who opens directories unasked keeps what he read in them, and volumes come and go.
+            OPENDIR => Reply::head(vec![0; 16]),
+            RELEASEDIR => Reply::ok(),
             // The kernel does without these.
-            OPENDIR | RELEASEDIR | FLUSH | ACCESS | op::IOCTL => Reply::errno(38),
+            FLUSH | ACCESS | op::IOCTL => Reply::errno(38),
             // Nothing is made, renamed or removed here.
             op::MKNOD | op::MKDIR | op::CREATE | op::SYMLINK | op::LINK => Reply::errno(1),
             op::UNLINK | op::RMDIR | op::RENAME | op::RENAME2 | op::SETXATTR | op::REMOVEXATTR => {
@@ -144,7 +129,7 @@ impl Session {
     async fn attr(&self, path: &str, node: u64, kind: Kind) -> zilla::Result<Out> {
         let (size, mode, nlink) = match kind {
             Kind::Directory => (0, S_IFDIR | 0o500, 2),
-            Kind::Volume => {
+            Kind::File => {
                 let open = self.shelf.open(path).await?;
                 let mode = if open.volume.is_readonly()? { 0o400 } else { 0o600 };
                 (open.volume.size()?, S_IFREG | mode, 1)
@@ -268,18 +253,6 @@ impl Session {
     }
 
     async fn readdir(&self, node: u64, cookie: u64, room: usize) -> zilla::Result<Reply> {
-        let path = self.path(node)?;
-        let mut all = vec![(".".to_owned(), Kind::Directory), ("..".to_owned(), Kind::Directory)];
-        all.extend(tree::entries(&path, &self.shelf.list().await));
-        let mut out = Out::with(room.min(64 << 10));
-        for (i, (name, kind)) in all.into_iter().enumerate().skip(cookie as usize) {
-            let dtype = if kind == Kind::Directory { 4 } else { 8 };
-            // The number is found out when the name is looked up.
-            let entry = DirEntry { name: name.into_bytes(), ino: u64::MAX, dtype, cookie: i as u64 + 1 };
-            if !put_dirent(&mut out, room, &entry, crate::abi::ROOT_ID, None) {
-                break;
-            }
-        }
-        Ok(Reply::head(out.0))
+        Ok(tree::listing(&self.path(node)?, &self.shelf.list().await, cookie, room))
     }
 }

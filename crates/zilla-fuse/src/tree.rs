@@ -1,12 +1,15 @@
-//! Node numbers of the directory of volumes.
+//! Node numbers of directories whose files are a list of names.
 //!
-//! A path has one number as long as the kernel remembers it. Whether there is a volume of the name
-//! is asked each time.
+//! A path has one number as long as the kernel remembers it. Whether there is a file of the name is
+//! asked each time.
 
-use crate::abi::ROOT_ID;
+use crate::abi::{ROOT_ID, Short, op};
+use crate::reply::{Out, Reply, put_dirent};
+use crate::request::Request;
 use std::collections::HashMap;
+use zilla::DirEntry;
 
-pub(super) struct Tree {
+pub(crate) struct Tree {
     /// Path and how often the kernel was told of it.
     nodes: HashMap<u64, (String, u64)>,
     numbers: HashMap<String, u64>,
@@ -21,22 +24,22 @@ impl Default for Tree {
 
 /// What is at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Directory,
-    Volume,
+    File,
 }
 
-/// What is at `path`, where there are volumes of these names.
-pub(super) fn kind(path: &str, names: &[String]) -> Option<Kind> {
+/// What is at `path`, where there are files of these names.
+pub(crate) fn kind(path: &str, names: &[String]) -> Option<Kind> {
     if names.iter().any(|n| n == path) {
-        return Some(Kind::Volume);
+        return Some(Kind::File);
     }
     let above = |n: &String| n.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
     (path.is_empty() || names.iter().any(above)).then_some(Kind::Directory)
 }
 
 /// The entries of a directory, sorted.
-pub(super) fn entries(path: &str, names: &[String]) -> Vec<(String, Kind)> {
+pub(crate) fn entries(path: &str, names: &[String]) -> Vec<(String, Kind)> {
     let mut out: Vec<(String, Kind)> = Vec::new();
     for name in names {
         let rest = if path.is_empty() {
@@ -47,7 +50,7 @@ pub(super) fn entries(path: &str, names: &[String]) -> Vec<(String, Kind)> {
         let Some(rest) = rest.filter(|r| !r.is_empty()) else { continue };
         let entry = match rest.split_once('/') {
             Some((first, _)) => (first.to_owned(), Kind::Directory),
-            None => (rest.to_owned(), Kind::Volume),
+            None => (rest.to_owned(), Kind::File),
         };
         if !out.contains(&entry) {
             out.push(entry);
@@ -57,13 +60,47 @@ pub(super) fn entries(path: &str, names: &[String]) -> Vec<(String, Kind)> {
     out
 }
 
+/// What is answered to who reads a directory, from `cookie` on.
+pub(crate) fn listing(path: &str, names: &[String], cookie: u64, room: usize) -> Reply {
+    let mut all = vec![(".".to_owned(), Kind::Directory), ("..".to_owned(), Kind::Directory)];
+    all.extend(entries(path, names));
+    let mut out = Out::with(room.min(64 << 10));
+    for (i, (name, kind)) in all.into_iter().enumerate().skip(cookie as usize) {
+        let dtype = if kind == Kind::Directory { 4 } else { 8 };
+        // The number is found out when the name is looked up.
+        let entry = DirEntry { name: name.into_bytes(), ino: u64::MAX, dtype, cookie: i as u64 + 1 };
+        if !put_dirent(&mut out, room, &entry, ROOT_ID, None) {
+            break;
+        }
+    }
+    Reply::head(out.0)
+}
+
 impl Tree {
-    pub(super) fn path(&self, node: u64) -> Option<String> {
+    /// What the kernel says that it forgets.
+    pub(crate) fn forgets(&mut self, request: &Request) -> Result<(), Short> {
+        let mut a = request.args();
+        match request.header.opcode {
+            op::FORGET => self.forget(request.header.node, a.u64()?),
+            op::BATCH_FORGET => {
+                let count = a.u32()?;
+                a.skip(4)?;
+                for _ in 0..count {
+                    let (node, n) = (a.u64()?, a.u64()?);
+                    self.forget(node, n);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(crate) fn path(&self, node: u64) -> Option<String> {
         if node == ROOT_ID { Some(String::new()) } else { self.nodes.get(&node).map(|(p, _)| p.clone()) }
     }
 
     /// The kernel is told of a path once more.
-    pub(super) fn told(&mut self, path: &str) -> u64 {
+    pub(crate) fn told(&mut self, path: &str) -> u64 {
         if let Some(&node) = self.numbers.get(path) {
             if let Some((_, told)) = self.nodes.get_mut(&node) {
                 *told += 1;
@@ -78,7 +115,7 @@ impl Tree {
     }
 
     /// It forgets what it was told `n` times.
-    pub(super) fn forget(&mut self, node: u64, n: u64) {
+    fn forget(&mut self, node: u64, n: u64) {
         let Some((path, told)) = self.nodes.get_mut(&node) else { return };
         *told = told.saturating_sub(n);
         if *told == 0 {
@@ -103,7 +140,7 @@ mod tests {
         assert_eq!(of("a/v"), [""; 0]);
         assert_eq!(kind("", &names), Some(Kind::Directory));
         assert_eq!(kind("a/b", &names), Some(Kind::Directory));
-        assert_eq!(kind("a/b/w", &names), Some(Kind::Volume));
+        assert_eq!(kind("a/b/w", &names), Some(Kind::File));
         assert_eq!(kind("a/bw", &names), None);
         assert_eq!(kind("a/", &names), None);
     }
