@@ -37,6 +37,6 @@ pub use client::{Client, ClientError};
 pub use error::{ApiError, ErrorCode};
 pub use operations::{
     Asked, Backend, Caller, Envelope, GUEST_REPLY_LIMIT, OPERATIONS, Operation, Outcome, PROTOCOL, Page,
-    dispatch, openapi, reply_too_long,
+    dispatch, reply_too_long,
 };
 pub use paths::{Folder, StateDir};

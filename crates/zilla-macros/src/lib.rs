@@ -1,4 +1,4 @@
-//! The attribute that has an async function compiled once.
+//! The attribute that has an async function compiled once, and a derive that adds nothing.
 //!
 //! The body of an `async fn` is compiled in every crate that awaits it, with all that it awaits in
 //! turn: without a border, each test and each server would compile the engine again. A boxed future
@@ -66,6 +66,12 @@ pub fn boxed(_: TokenStream, item: TokenStream) -> TokenStream {
         }
     }
     .into()
+}
+
+/// Derives nothing. It stands where a build for use has no need of what tests derive.
+#[proc_macro_derive(Nothing)]
+pub fn nothing(_: TokenStream) -> TokenStream {
+    TokenStream::new()
 }
 
 /// Gives each elided lifetime of the arguments a name, so that the future can be bounded by it.
