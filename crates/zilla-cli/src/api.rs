@@ -25,6 +25,6 @@ fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     if !operands.is_empty() {
         return cx.bad_usage("too many arguments");
     }
-    cx.out.line(format!("{:#}", zilla_control::openapi()));
+    cx.out.line(zilla_control::openapi::DOCUMENT.trim_end());
     Ok(0)
 }

@@ -11,6 +11,7 @@ use crate::operations::{Envelope, Operation, Outcome, PROTOCOL};
 use crate::paths::{Access, Folder, LOG_FILE, START_LOCK, StateDir};
 use crate::types::Hello;
 use rustix::fs::{FlockOperation, flock};
+use serde_json::value::RawValue;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::net::UnixStream;
@@ -104,16 +105,16 @@ impl Client {
 
     pub fn call<O: Operation>(&mut self, request: &O) -> Result<O::Reply, ClientError> {
         let envelope = Envelope { protocol: PROTOCOL, command: self.command.clone(), request };
-        let body = serde_json::to_vec(&envelope).map_err(|e| ClientError::Protocol(e.to_string()))?;
-        let reply = self.exchange(O::NAME, &body).map_err(|error| match error.kind() {
+        let reply = self.ask(O::NAME, serde_json::to_vec(&envelope))?;
+        serde_json::from_str(open(&reply)?.get()).map_err(nonsense)
+    }
+
+    fn ask(&mut self, name: &str, body: serde_json::Result<Vec<u8>>) -> Result<Vec<u8>, ClientError> {
+        let reply = self.exchange(name, &body.map_err(nonsense)?);
+        reply.map_err(|error| match error.kind() {
             std::io::ErrorKind::InvalidData => ClientError::Protocol(error.to_string()),
             _ => ClientError::Io { path: self.dir.socket(), error },
-        })?;
-        match serde_json::from_slice(&reply) {
-            Ok(Outcome::Ok(value)) => Ok(value),
-            Ok(Outcome::Err(e)) => Err(ClientError::Api(e)),
-            Err(e) => Err(ClientError::Protocol(e.to_string())),
-        }
+        })
     }
 
     fn exchange(&mut self, name: &str, body: &[u8]) -> std::io::Result<Vec<u8>> {
@@ -125,6 +126,18 @@ impl Client {
         message.extend_from_slice(body);
         self.stream.get_mut().write_all(&message)?;
         read_reply(&mut self.stream)
+    }
+}
+
+fn nonsense(e: serde_json::Error) -> ClientError {
+    ClientError::Protocol(e.to_string())
+}
+
+/// The reply in an outcome.
+fn open(outcome: &[u8]) -> Result<&RawValue, ClientError> {
+    match serde_json::from_slice(outcome).map_err(nonsense)? {
+        Outcome::Ok(reply) => Ok(reply),
+        Outcome::Err(e) => Err(ClientError::Api(e)),
     }
 }
 

@@ -4,7 +4,7 @@
 //! 'tank'"). An error therefore carries a code, whose sentence is fixed, or a better sentence for
 //! the case at hand; and where the operation covered several objects, the one that failed.
 
-use schemars::JsonSchema;
+use crate::openapi::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 macro_rules! codes {

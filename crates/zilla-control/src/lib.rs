@@ -40,6 +40,6 @@ pub use client::{Client, ClientError};
 pub use error::{ApiError, ErrorCode};
 pub use operations::{
     Asked, Backend, Caller, Envelope, GUEST_REPLY_LIMIT, LOOKING, OPERATIONS, Operation, Outcome, PROTOCOL,
-    Page, dispatch, openapi, reply_too_long,
+    Page, dispatch, reply_too_long,
 };
 pub use paths::{Folder, StateDir};

@@ -2,14 +2,17 @@
 //!
 //! Everything that must agree - the trait the daemon implements, the dispatch of the server, the
 //! path a client posts to, what other programs are told of it - is generated from this one list.
+//!
+//! What reads requests and writes answers ([`Asked`], `Answered`) knows no backend, so it is
+//! compiled here, once, and to be small. Envelopes are opened before what is in them
+//! ([`RawValue`]), so that the code for an envelope is not repeated for each operation.
 
 use crate::error::{ApiError, ErrorCode};
-use crate::openapi::Paths;
 use crate::presence::Presence;
 use crate::types::*;
-use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use std::future::Future;
 use std::io;
 
@@ -84,10 +87,10 @@ pub enum Outcome<T> {
 }
 
 /// A request and what it is answered with.
-pub trait Operation: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
+pub trait Operation: Serialize + DeserializeOwned + Send + 'static {
     /// Last part of the path: `/v1/<NAME>`.
     const NAME: &'static str;
-    type Reply: Serialize + DeserializeOwned + JsonSchema + Send + 'static;
+    type Reply: Serialize + DeserializeOwned + Send + 'static;
 }
 
 macro_rules! operations {
@@ -106,7 +109,7 @@ macro_rules! operations {
             fn judge(
                 &self,
                 caller: &Caller,
-                asked: Asked<'_>,
+                asked: &Asked,
             ) -> impl Future<Output = Result<(), ApiError>> + Send {
                 let _ = (caller, asked);
                 std::future::ready(Err(ErrorCode::Perm.into()))
@@ -139,57 +142,72 @@ macro_rules! operations {
         }
 
         /// What somebody asks for.
-        pub enum Asked<'a> {
-            $($request(&'a $request)),*
+        pub enum Asked {
+            $($request($request)),*
+        }
+
+        impl Asked {
+            /// The operation `name` with the JSON envelope `body`, and the command line in it.
+            fn read(name: &str, body: &[u8]) -> Result<(Option<String>, Asked), ApiError> {
+                Ok(match name {
+                    $(stringify!($method) => {
+                        let (command, request) = open(body)?;
+                        (command, Asked::$request(request))
+                    })*
+                    _ => return Err(ApiError::with(
+                        ErrorCode::BadRequest,
+                        format!("no such operation '{}'", name.chars().take(64).collect::<String>()),
+                    )),
+                })
+            }
+        }
+
+        /// What an operation is answered with.
+        enum Answered {
+            $($request($reply)),*
+        }
+
+        impl Answered {
+            fn seal(&self, limit: usize) -> Result<Vec<u8>, ApiError> {
+                match self {
+                    $(Answered::$request(reply) => seal(reply, limit)),*
+                }
+            }
         }
 
         /// Every operation's name.
         pub const OPERATIONS: &[&str] = &[$(stringify!($method)),*];
 
-        /// The document of OpenAPI: see [`crate::openapi`].
-        pub fn openapi() -> serde_json::Value {
-            let mut paths = Paths::new();
+        /// What is said of every operation.
+        #[cfg(test)]
+        pub(crate) fn describe(paths: &mut crate::openapi::made::Paths) {
             $(paths.add::<$request>();)*
-            paths.document()
         }
 
-        /// Runs the operation `name` with the JSON envelope `body` and gives the JSON outcome.
-        pub async fn dispatch<B: Backend>(
+        async fn perform<B: Backend>(
             backend: &B,
             caller: Caller,
             name: &str,
             body: &[u8],
-        ) -> Vec<u8> {
-            match name {
-                $(stringify!($method) => {
-                    let limit = if caller.owner { usize::MAX } else { GUEST_REPLY_LIMIT };
-                    let outcome = match open::<$request>(body) {
-                        Ok(envelope) => {
-                            let caller = Caller { command: envelope.command, ..caller };
-                            backend.prepare().await;
-                            let may = match caller.owner {
-                                true => Ok(()),
-                                false => backend.judge(&caller, Asked::$request(&envelope.request)).await,
-                            };
-                            match may {
-                                Err(e) => Outcome::Err(e),
-                                Ok(()) => match backend.$method(&caller, envelope.request).await {
-                                    Ok(reply) => Outcome::Ok(reply),
-                                    Err(e) => Outcome::Err(e),
-                                },
-                            }
-                        }
-                        Err(e) => Outcome::Err(e),
-                    };
-                    seal(&outcome, limit)
-                })*
-                _ => seal(&Outcome::<()>::Err(ApiError::with(
-                    ErrorCode::BadRequest,
-                    format!("no such operation '{}'", name.chars().take(64).collect::<String>()),
-                )), usize::MAX),
+        ) -> Result<Answered, ApiError> {
+            let (command, asked) = Asked::read(name, body)?;
+            let caller = Caller { command, ..caller };
+            backend.prepare().await;
+            if !caller.owner {
+                backend.judge(&caller, &asked).await?;
             }
+            Ok(match asked {
+                $(Asked::$request(r) => Answered::$request(backend.$method(&caller, r).await?)),*
+            })
         }
     };
+}
+
+/// Runs the operation `name` with the JSON envelope `body` and gives the JSON outcome.
+pub async fn dispatch<B: Backend>(backend: &B, caller: Caller, name: &str, body: &[u8]) -> Vec<u8> {
+    let limit = if caller.owner { usize::MAX } else { GUEST_REPLY_LIMIT };
+    let answer = perform(backend, caller, name, body).await;
+    answer.and_then(|answered| answered.seal(limit)).unwrap_or_else(refusal)
 }
 
 operations! {
@@ -279,16 +297,25 @@ struct VersionOnly {
     protocol: u32,
 }
 
-fn open<T: DeserializeOwned>(body: &[u8]) -> Result<Envelope<T>, ApiError> {
-    let bad = |e: serde_json::Error| ApiError::with(ErrorCode::BadRequest, format!("malformed request: {e}"));
-    let version: VersionOnly = serde_json::from_slice(body).map_err(bad)?;
+fn malformed(e: serde_json::Error) -> ApiError {
+    ApiError::with(ErrorCode::BadRequest, format!("malformed request: {e}"))
+}
+
+fn open_envelope(body: &[u8]) -> Result<Envelope<&RawValue>, ApiError> {
+    let version: VersionOnly = serde_json::from_slice(body).map_err(malformed)?;
     if version.protocol != PROTOCOL {
         return Err(ApiError::with(
             ErrorCode::ProtocolMismatch,
             format!("the daemon speaks protocol {PROTOCOL}, the command {}", version.protocol),
         ));
     }
-    serde_json::from_slice(body).map_err(bad)
+    serde_json::from_slice(body).map_err(malformed)
+}
+
+fn open<T: DeserializeOwned>(body: &[u8]) -> Result<(Option<String>, T), ApiError> {
+    let envelope = open_envelope(body)?;
+    let request = serde_json::from_str(envelope.request.get()).map_err(malformed)?;
+    Ok((envelope.command, request))
 }
 
 /// An answer, while it becomes bytes.
@@ -323,12 +350,16 @@ pub fn reply_too_long() -> ApiError {
     ApiError::with(ErrorCode::BadRequest, text)
 }
 
-fn seal<T: Serialize>(outcome: &Outcome<T>, limit: usize) -> Vec<u8> {
+fn seal<T: Serialize>(reply: &T, limit: usize) -> Result<Vec<u8>, ApiError> {
     let mut sealed = Sealed { bytes: Vec::new(), limit, full: false };
-    let Err(e) = serde_json::to_writer(&mut sealed, outcome) else { return sealed.bytes };
-    let error = match sealed.full {
-        true => reply_too_long(),
-        false => ApiError::with(ErrorCode::Internal, format!("reply cannot be written: {e}")),
-    };
+    match serde_json::to_writer(&mut sealed, &Outcome::Ok(reply)) {
+        Ok(()) => Ok(sealed.bytes),
+        Err(_) if sealed.full => Err(reply_too_long()),
+        Err(e) => Err(ApiError::with(ErrorCode::Internal, format!("reply cannot be written: {e}"))),
+    }
+}
+
+/// The JSON outcome of what was refused.
+pub(crate) fn refusal(error: ApiError) -> Vec<u8> {
     serde_json::to_vec(&Outcome::<()>::Err(error)).unwrap_or_default()
 }

@@ -14,7 +14,7 @@
 //! time as he can make connections.
 
 use crate::error::{ApiError, ErrorCode};
-use crate::operations::{Backend, Caller, LOOKING, Outcome, dispatch, openapi};
+use crate::operations::{Backend, Caller, LOOKING, Outcome, dispatch, refusal};
 use crate::presence::Presence;
 use crate::share::{Share, peer_groups};
 use crate::wary::{Wary, refuse_descriptors, watched};
@@ -29,7 +29,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::path::Path;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{UnixListener, UnixStream};
@@ -266,7 +266,7 @@ async fn answer<B: Backend>(
             return refuse(StatusCode::NOT_FOUND, "no such path");
         }
         if request.uri().path() == crate::openapi::PATH {
-            return respond(StatusCode::OK, JSON, OPENAPI.clone());
+            return respond(StatusCode::OK, JSON, crate::openapi::DOCUMENT);
         }
         return match backend.page(&caller, request.uri().path()).await {
             Some(Ok((kind, text))) => respond(StatusCode::OK, kind, text.into_bytes()),
@@ -322,13 +322,10 @@ fn refuse(status: StatusCode, message: &str) -> Response<Full<Bytes>> {
 }
 
 fn failure(status: StatusCode, error: ApiError) -> Response<Full<Bytes>> {
-    respond(status, JSON, serde_json::to_vec(&Outcome::<()>::Err(error)).unwrap_or_default())
+    respond(status, JSON, refusal(error))
 }
 
 const JSON: &str = "application/json";
-
-/// What the API is: the same as long as the daemon runs, and some work to put together.
-static OPENAPI: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(openapi().to_string()));
 
 fn respond(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::<Bytes>::new(body.into()));

@@ -1,9 +1,9 @@
 //! Where the daemon's words go.
 //!
 //! Always to `zillad.log` in the state folder; in the foreground to standard error as well.
-//! `ZILLA_LOG` chooses how much, as `RUST_LOG` does elsewhere. The log is kept to two files of a
-//! few megabytes: a daemon that complains about a dying disk for a year must not fill the one that
-//! works.
+//! `ZILLA_LOG` chooses how much: a level, or levels by module (`info,zilla_core::spa=debug`). The
+//! log is kept to two files of a few megabytes: a daemon that complains about a dying disk for a
+//! year must not fill the one that works.
 //!
 //! **A line is one event.** What it says may be a name, or a word of a client's: whatever would
 //! begin another line, or tell a terminal something, is written as an escape, here where all lines
@@ -23,10 +23,12 @@ use std::panic::PanicHookInfo;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::layer::{Context, SubscriberExt};
-use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer};
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::Context;
+use tracing_subscriber::prelude::*;
 use zilla_control::Folder;
 use zilla_control::paths::{Access, LOG_FILE};
 
@@ -46,15 +48,11 @@ pub fn start(folder: &Folder, background: bool) -> Result<(), DaemonError> {
     let left_out = moderate.left_out.clone();
     let log = Log::open(folder.clone(), !background, left_out);
     let log = log.map_err(|error| DaemonError::Io { what, error })?;
-    let filter = EnvFilter::try_from_env("ZILLA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(false)
-        .with_target(false)
-        .with_writer(Mutex::new(log))
-        .finish()
-        .with(moderate)
-        .try_init();
+    let asked = std::env::var("ZILLA_LOG").ok().and_then(|words| words.parse().ok());
+    let filter = asked.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let lines =
+        tracing_subscriber::fmt::layer().with_ansi(false).with_target(false).with_writer(Mutex::new(log));
+    let _ = tracing_subscriber::registry().with(filter).with(lines).with(moderate).try_init();
     std::panic::set_hook(Box::new(tell_panic));
     Ok(())
 }

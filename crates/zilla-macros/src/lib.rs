@@ -1,4 +1,4 @@
-//! The attribute that has an async function compiled once.
+//! The attribute that has an async function compiled once, and a derive that adds nothing.
 //!
 //! The body of an `async fn` is compiled in every crate that awaits it, with all that it awaits in
 //! turn: without a border, each test and each server would compile the engine again. A boxed future
@@ -9,7 +9,8 @@ use proc_macro2::Span;
 use quote::quote;
 use syn::visit_mut::{self, VisitMut};
 use syn::{
-    FnArg, GenericParam, ItemFn, Lifetime, LifetimeParam, ReturnType, TypeReference, parse_macro_input,
+    FnArg, GenericParam, ItemFn, Lifetime, LifetimeParam, ReceiverKind, ReturnType, TypeReference,
+    parse_macro_input,
 };
 
 /// Turns `async fn f(..) -> T` into `fn f(..) -> Pin<Box<dyn Future<Output = T> + Send>>`, which
@@ -26,17 +27,10 @@ pub fn boxed(_: TokenStream, item: TokenStream) -> TokenStream {
     let mut names = NameLifetimes(Vec::new());
     for arg in &mut f.sig.inputs {
         match arg {
-            FnArg::Receiver(r) => {
-                if let Some((_, lifetime @ None)) = &mut r.reference {
-                    *lifetime = Some(names.fresh());
-                    let named = lifetime.clone();
-                    if let syn::Type::Reference(ty) = &mut *r.ty {
-                        ty.lifetime = named;
-                    }
-                } else {
-                    names.visit_type_mut(&mut r.ty);
-                }
-            }
+            FnArg::Receiver(r) => match &mut r.kind {
+                ReceiverKind::Reference(_, lifetime @ None, _) => *lifetime = Some(names.fresh()),
+                _ => names.visit_receiver_mut(r),
+            },
             FnArg::Typed(t) => names.visit_type_mut(&mut t.ty),
         }
     }
@@ -74,6 +68,12 @@ pub fn boxed(_: TokenStream, item: TokenStream) -> TokenStream {
     .into()
 }
 
+/// Derives nothing. It stands where a build for use has no need of what tests derive.
+#[proc_macro_derive(Nothing)]
+pub fn nothing(_: TokenStream) -> TokenStream {
+    TokenStream::new()
+}
+
 /// Gives each elided lifetime of the arguments a name, so that the future can be bounded by it.
 struct NameLifetimes(Vec<Lifetime>);
 
@@ -100,7 +100,7 @@ impl VisitMut for NameLifetimes {
     }
 
     // The lifetimes of a function type are its own.
-    fn visit_type_bare_fn_mut(&mut self, _: &mut syn::TypeBareFn) {}
+    fn visit_type_fn_ptr_mut(&mut self, _: &mut syn::TypeFnPtr) {}
 
     fn visit_parenthesized_generic_arguments_mut(&mut self, _: &mut syn::ParenthesizedGenericArguments) {}
 }

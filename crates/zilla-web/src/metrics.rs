@@ -17,11 +17,10 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Asks the backend and gives the text. Who may look at pools may have them.
 pub async fn collect<B: Backend>(backend: &B, caller: &Caller) -> Result<String, ApiError> {
-    let query = PoolQuery::default();
     if !caller.owner {
-        backend.judge(caller, Asked::PoolQuery(&query)).await?;
+        backend.judge(caller, &Asked::PoolQuery(PoolQuery::default())).await?;
     }
-    let pools = backend.pool_query(caller, query).await?;
+    let pools = backend.pool_query(caller, PoolQuery::default()).await?;
     let arc = backend.arc_stats(caller, ArcStatQuery::default()).await?;
     let logs = backend.log_stats(caller, LogStatQuery::default()).await?;
     Ok(render(&pools, &arc, &logs))

@@ -2,7 +2,7 @@ use super::*;
 use crate::types::{
     DatasetInfo, DatasetKind, DatasetQuery, DatasetQueryReply, PoolSync, PoolWait, PoolWaitReply,
 };
-use crate::{Asked, GUEST_REPLY_LIMIT};
+use crate::{Asked, GUEST_REPLY_LIMIT, Outcome};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
 
@@ -30,7 +30,7 @@ impl Drop for Tells {
 }
 
 impl Backend for Slow {
-    async fn judge(&self, _: &Caller, _: Asked<'_>) -> Result<(), ApiError> {
+    async fn judge(&self, _: &Caller, _: &Asked) -> Result<(), ApiError> {
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! What users, groups and projects use of a file system, and may use.
 
-use schemars::JsonSchema;
+use crate::openapi::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 #[derive(

@@ -1,7 +1,7 @@
 //! Datasets and their properties as `zfs list`, `get` and `mount` see them.
 
 use crate::error::ApiError;
-use schemars::JsonSchema;
+use crate::openapi::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

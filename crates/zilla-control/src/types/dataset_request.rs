@@ -1,6 +1,6 @@
 //! Requests that move datasets about or keep snapshots from being destroyed.
 
-use schemars::JsonSchema;
+use crate::openapi::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// `zfs rename`

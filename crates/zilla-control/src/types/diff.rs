@@ -1,6 +1,6 @@
 //! What changed between two states of a file system.
 
-use schemars::JsonSchema;
+use crate::openapi::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// `zfs diff`: as much of it as one reply holds.

@@ -1,6 +1,6 @@
 //! Events as the daemon tells them.
 
-use schemars::JsonSchema;
+use crate::openapi::JsonSchema;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 

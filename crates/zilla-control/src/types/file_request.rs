@@ -1,6 +1,6 @@
 //! Requests about single files of mounted file systems.
 
-use schemars::JsonSchema;
+use crate::openapi::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A file as the kernel names it.

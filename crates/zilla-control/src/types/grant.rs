@@ -4,7 +4,7 @@
 //! on the dataset itself): names of users are the client's business, for only it knows whose words
 //! they are.
 
-use schemars::JsonSchema;
+use crate::openapi::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What is given to one: to a user or a group, to everyone, to who creates a dataset, or to a set.

@@ -1,6 +1,6 @@
 //! Requests that change what a pool is to others.
 
-use schemars::JsonSchema;
+use crate::openapi::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// `zpool reguid [-g guid]`

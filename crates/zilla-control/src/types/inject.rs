@@ -1,6 +1,6 @@
 //! `zinject`: faults that are put in on purpose.
 
-use schemars::JsonSchema;
+use crate::openapi::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How something fails (`-e`).

@@ -1,6 +1,6 @@
 //! Requests about the keys of encrypted datasets.
 
-use schemars::JsonSchema;
+use crate::openapi::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use zeroize::{Zeroize, Zeroizing};

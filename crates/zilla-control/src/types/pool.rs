@@ -1,7 +1,7 @@
 //! A pool as `zpool status`, `list`, `iostat`, `history` and `import` see it.
 
 use super::vdev::VdevNode;
-use schemars::JsonSchema;
+use crate::openapi::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

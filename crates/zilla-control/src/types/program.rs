@@ -1,6 +1,6 @@
 //! Channel programs: what is asked for, and what they return.
 
-use schemars::JsonSchema;
+use crate::openapi::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// `zfs program`

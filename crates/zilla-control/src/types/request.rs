@@ -2,7 +2,7 @@
 
 use super::dataset::DatasetKind;
 use super::spec::VdevSpec;
-use schemars::JsonSchema;
+use crate::openapi::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! The devices of a pool to be made, as the command line named them.
 
 use super::vdev::AllocClass;
-use schemars::JsonSchema;
+use crate::openapi::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How the leaves of one top-level vdev work together.

@@ -2,7 +2,7 @@
 //! client has handed over ([`crate::handover`]), under the key the request names.
 
 use super::KeyMaterial;
-use schemars::JsonSchema;
+use crate::openapi::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

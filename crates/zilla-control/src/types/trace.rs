@@ -1,7 +1,7 @@
 //! Recording what a pool is asked for. The trace itself goes into a descriptor that the client has
 //! handed over ([`crate::handover`]), under the key the request names.
 
-use schemars::JsonSchema;
+use crate::openapi::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// `zilla trace record`, `zilla advise`

@@ -1,6 +1,6 @@
 //! The tree of virtual devices as the daemon reports it: names, states, counters.
 
-use schemars::JsonSchema;
+use crate::openapi::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What a vdev is. Mirrors the `type` strings of the pool's configuration.

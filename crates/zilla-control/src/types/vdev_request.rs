@@ -4,7 +4,7 @@
 use super::spec::VdevSpec;
 use super::vdev::VdevState;
 use crate::ApiError;
-use schemars::JsonSchema;
+use crate::openapi::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

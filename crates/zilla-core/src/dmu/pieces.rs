@@ -5,17 +5,18 @@ use super::dnode::{Dnode, Inner};
 use super::fault::{Need, Now, Stop};
 use super::tree::{self, Lookup};
 use bytes::Bytes;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use zilla_codec::compress::Compress;
 use zilla_env::IoBuf;
 
-static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+/// (Made when it is first needed: zeroes are no part of the program's file.)
+static ZEROES: LazyLock<Bytes> = LazyLock::new(|| vec![0; 64 << 10].into());
 
 /// `len` zero bytes, none of them copied.
 fn zeroes(mut len: usize, out: &mut impl Extend<Bytes>) {
     while len > 0 {
         let n = len.min(ZEROES.len());
-        out.extend([Bytes::from_static(&ZEROES[..n])]);
+        out.extend([ZEROES.slice(..n)]);
         len -= n;
     }
 }

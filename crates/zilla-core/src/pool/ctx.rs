@@ -7,6 +7,7 @@
 //! nobody refers to any more, and the sync task gives them to the metaslabs in the right pass.
 
 use super::features::Features;
+use crate::boxed;
 use crate::dmu::{DbufCache, Objset};
 use crate::error::{Errno, Error, Result};
 use crate::scan::Scan;
@@ -212,33 +213,34 @@ impl PoolCtx {
         T: Send + 'static,
         F: FnOnce(Tx) -> BoxFuture<'static, Result<T>> + Send + 'static,
     {
+        let slot = Arc::new(Mutex::new(None));
+        let out = slot.clone();
+        let task = Box::new(move |tx| -> BoxFuture<'static, _> {
+            Box::pin(async move {
+                let result = f(tx).await;
+                let failed = result.as_ref().err().cloned();
+                *out.lock() = Some(result);
+                failed
+            })
+        });
+        self.have_synced(task).await?;
+        let gone = || Error::os(Errno::Canceled, "the pool was closed before the change was made");
+        slot.lock().take().ok_or_else(gone)?
+    }
+
+    /// Gives a task to some txg and waits until that is stable. Compiled once, unlike what is
+    /// around it.
+    #[boxed]
+    async fn have_synced(&self, task: Task) -> Result<()> {
         if self.readonly {
             return Err(Error::os(Errno::ROFs, "the pool is imported read-only"));
         }
-        let slot = Arc::new(Mutex::new(None));
-        let out = slot.clone();
         let txg = {
             let tx = self.txgs.assign().await?;
-            let task: Task = Box::new(move |tx| {
-                Box::pin(async move {
-                    let result = f(tx).await;
-                    let failed = result.as_ref().err().cloned();
-                    *out.lock() = Some(result);
-                    failed
-                })
-            });
             self.tasks[tx.txg().slot()].lock().push(task);
             tx.txg()
         };
-        let stable = self.txgs.wait_synced(txg).await;
-        let result = slot.lock().take();
-        match (stable, result) {
-            (Ok(()), Some(result)) => result,
-            (Err(e), _) => Err(e),
-            (Ok(()), None) => {
-                Err(Error::os(Errno::Canceled, "the pool was closed before the change was made"))
-            }
-        }
+        self.txgs.wait_synced(txg).await
     }
 
     /// Notes what a task did; the sync that runs it writes it down.

@@ -93,9 +93,9 @@ struct Judge {
 }
 
 impl Engine {
-    pub(super) async fn judge_guest(&self, caller: &Caller, asked: Asked<'_>) -> Answer<()> {
+    pub(super) async fn judge_guest(&self, caller: &Caller, asked: &Asked) -> Answer<()> {
         let of_token;
-        let name = match &asked {
+        let name = match asked {
             Asked::Hello(_)
             | Asked::PoolQuery(_)
             | Asked::PoolSync(_)
@@ -145,7 +145,7 @@ impl Engine {
             return Err(ErrorCode::NoDelegation.into());
         }
         let judge = Judge { pool: pool.clone(), who: who(caller) };
-        judge.change(caller, &asked).await?;
+        judge.change(caller, asked).await?;
         // Who only looks has nothing to write down, and what streams did is written with them.
         if !matches!(
             asked,
@@ -246,7 +246,7 @@ impl Engine {
 }
 
 impl Judge {
-    async fn change(&self, caller: &Caller, asked: &Asked<'_>) -> Answer<()> {
+    async fn change(&self, caller: &Caller, asked: &Asked) -> Answer<()> {
         match asked {
             Asked::DatasetCreate(r) => self.create(r).await,
             Asked::DatasetDestroy(r) => self.destroy(r).await,

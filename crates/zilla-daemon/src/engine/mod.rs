@@ -329,7 +329,7 @@ impl Pools for Engine {
 }
 
 impl Backend for Engine {
-    async fn judge(&self, caller: &Caller, asked: Asked<'_>) -> Answer<()> {
+    async fn judge(&self, caller: &Caller, asked: &Asked) -> Answer<()> {
         self.judge_guest(caller, asked).await
     }
 
