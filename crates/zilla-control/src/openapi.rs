@@ -28,8 +28,8 @@ pub(crate) use zilla_macros::Nothing as JsonSchema;
 /// Where the daemon serves it.
 pub const PATH: &str = "/openapi.json";
 
-/// The document.
-pub const DOCUMENT: &str = include_str!("openapi/openapi.json");
+/// The document. (A static, since a constant would be in each crate that names it.)
+pub static DOCUMENT: &str = include_str!("openapi/openapi.json");
 
 #[cfg(test)]
 pub(crate) mod made;
