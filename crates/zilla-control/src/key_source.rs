@@ -63,6 +63,14 @@ pub fn checked(format: &str, new: bool, given: &[u8]) -> Result<Vec<u8>, String>
     }
 }
 
+/// Variables of OpenZFS's that say whom to believe and who one is, and curl's options for it.
+const CERTIFICATES: [(&str, &str); 4] = [
+    ("SSL_CA_CERT_FILE", "--cacert"),
+    ("SSL_CA_CERT_PATH", "--capath"),
+    ("SSL_CLIENT_CERT_FILE", "--cert"),
+    ("SSL_CLIENT_KEY_FILE", "--key"),
+];
+
 /// What a server has, which it gives within `patience`: curl(1) asks it, which knows certificates
 /// and proxies.
 pub fn fetch(url: &str, patience: Duration) -> Result<Vec<u8>, String> {
@@ -71,6 +79,11 @@ pub fn fetch(url: &str, patience: Duration) -> Result<Vec<u8>, String> {
         // Whoever makes a pool chooses the URL: it is one, and nobody's settings are added to it.
         curl.args(["-q", "--globoff"]);
         curl.args(["--silent", "--show-error", "--fail", "--location", "--proto", "=https,http"]);
+        for (variable, option) in CERTIFICATES {
+            if let Some(path) = std::env::var_os(variable).filter(|path| !path.is_empty()) {
+                curl.arg(option).arg(path);
+            }
+        }
         curl.arg("--max-time").arg(patience.as_secs().to_string());
         curl.arg("--max-filesize").arg(MOST.to_string());
         curl.arg("--").arg(url).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

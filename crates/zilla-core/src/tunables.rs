@@ -97,6 +97,10 @@ pub static L2ARC_FEED_RECENT: Tunable = Tunable::new("l2arc_feed_recent", 0);
 /// Whether a cache device is not read while it is written.
 pub static L2ARC_NORW: Tunable = Tunable::new("l2arc_norw", 0);
 
+/// Whether streams tell of holes of which it is not known when they came to be. Without it they
+/// lack what was punched in pools that did not have the feature hole_birth.
+pub static SEND_HOLES_WITHOUT_BIRTH_TIME: Tunable = Tunable::new("send_holes_without_birth_time", 1);
+
 /// Bytes of a record by which sizes of streams are estimated; 0: as the dataset's records are.
 pub static OVERRIDE_ESTIMATE_RECORDSIZE: Tunable = Tunable::new("zfs_override_estimate_recordsize", 0);
 
@@ -280,6 +284,15 @@ pub static MULTIHOST_HISTORY: Tunable = Tunable::new("zfs_multihost_history", 0)
 pub static ARC_MAX: Tunable = Tunable::new("zfs_arc_max", 0);
 pub static ARC_MIN: Tunable = Tunable::new("zfs_arc_min", 0);
 
+/// How many times its size a write may take on disk, as OpenZFS reckons when it looks whether there
+/// is room. Here that is worked out of the pool's shape for each change, so nothing is different
+/// whatever is set.
+pub static SPA_ASIZE_INFLATION: Tunable = Tunable::new("spa_asize_inflation", 24);
+
+/// Whether blocks in the ARC are as they are on disk. They are, whatever is set: what is ready to
+/// be used is in the dbuf cache.
+pub static COMPRESSED_ARC_ENABLED: Tunable = Tunable::new("zfs_compressed_arc_enabled", 1);
+
 /// Bytes that wait for a txg, of all pools together, at which writers wait; 0: what the memory
 /// allows.
 pub static DIRTY_DATA_MAX: Tunable = Tunable::new("zfs_dirty_data_max", 0);
@@ -296,6 +309,9 @@ pub static ALL: &[&Tunable] = &[
     &ARC_MAX,
     &ARC_MIN,
     &DIRTY_DATA_MAX,
+    &COMPRESSED_ARC_ENABLED,
+    &SEND_HOLES_WITHOUT_BIRTH_TIME,
+    &SPA_ASIZE_INFLATION,
     &MAX_MISSING_TVDS,
     &OVERRIDE_ESTIMATE_RECORDSIZE,
     &KEEP_LOG_SPACEMAPS_AT_EXPORT,

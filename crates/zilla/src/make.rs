@@ -60,6 +60,10 @@ pub struct VolumeShape {
     pub sparse: bool,
 }
 
+/// From this version of the pool on there is that. Source: SPA_VERSION_REFRESERVATION in
+/// sys/fs/zfs.h.
+const REFRESERVATION: u64 = 9;
+
 /// `refreservation=auto`
 pub fn auto() -> Setting {
     Setting::Local(Value::u64(u64::MAX))
@@ -151,7 +155,9 @@ impl Pool {
         match given {
             Some((_, value)) if *value == auto() => *value = Setting::Local(Value::u64(own)),
             None if !shape.sparse => {
-                settings.push(("refreservation".to_owned(), Setting::Local(Value::u64(own))));
+                let old = self.spa().version() < REFRESERVATION;
+                let name = if old { "reservation" } else { "refreservation" };
+                settings.push((name.to_owned(), Setting::Local(Value::u64(own))));
             }
             _ => {}
         }

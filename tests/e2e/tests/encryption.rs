@@ -428,3 +428,21 @@ fn a_daemon_asks_a_server_for_keys_when_it_has_started() {
     assert_eq!(fs::read(&file).expect("file"), b"contents");
     pool.judge();
 }
+
+/// OpenZFS's variables say which certificates are believed.
+#[test]
+fn a_server_of_keys_is_asked_with_the_certificates_that_are_named() {
+    if !can(&[Need::Fuse]) || Command::new("curl").arg("--version").output().is_err() {
+        return;
+    }
+    let world = World::new();
+    let _pool = Pool::create(&world, "tank", Kind::Single, SIZE, &[]);
+    let server = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
+    let location =
+        format!("keylocation=https://127.0.0.1:{}/key", server.local_addr().expect("address").port());
+    let mut command = world.command("zfs");
+    command.args(["create", "-o", "encryption=on", "-o", "keyformat=raw", "-o", &location, "tank/c"]);
+    let done = command.env("SSL_CA_CERT_FILE", "/nonexistent/ca").output().expect("zfs");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success() && said.contains("/nonexistent/ca"), "{said}");
+}

@@ -110,6 +110,16 @@ fn a_counted_version_is_made_written_and_upgraded() {
     std::fs::write(world.mnt().join("old/file"), vec![3; 1 << 20]).unwrap();
     world.zpool("export old").ok();
     pool::zdb_clean(&world.disks(), "old");
+    // Room for a volume is kept in the older way.
+    let older = world.images("older", 1, SIZE);
+    world
+        .zpool(&format!("create -R {} -o version=8 older {}", world.mnt().display(), older[0].display()))
+        .ok();
+    world.zfs("create -V 8m older/v").ok();
+    let kept = world.zfs("get -Hp -o value reservation older/v").ok();
+    assert!(kept.trim().parse::<u64>().is_ok_and(|n| n >= 8 << 20), "{kept}");
+    world.zpool("export older").ok();
+    pool::zdb_clean(&world.disks(), "older");
 }
 
 #[test]

@@ -315,6 +315,7 @@ impl Objset {
             inner.phys = w.phys;
             let frees = std::mem::take(&mut inner.pending[txg.slot()].frees);
             let (left, held) = (!w.left.is_empty(), &self.shared.held);
+            let keep = self.props().keep || zilla_ondisk::object_type::is_metadata(inner.head.otype);
             inner.freed(&frees, w.left, held);
             if left {
                 w.dn.holds_frees();
@@ -324,6 +325,13 @@ impl Objset {
                 inner.unhold(blkid, held);
                 let db = inner.dbuf(blkid);
                 db.synced(txg, base);
+                if !keep && db.is_clean() {
+                    match db.on_clock {
+                        true => db.set_base(Base::Unknown),
+                        false => drop(inner.dbufs.remove(&blkid)),
+                    }
+                    continue;
+                }
                 if !std::mem::replace(&mut db.on_clock, true) {
                     cached.push((0, blkid, len));
                 }

@@ -175,6 +175,7 @@ pub fn props() -> WriteProps {
         special_upto: 0,
         dedup: None,
         prefetch: Prefetch::default(),
+        keep: true,
     }
 }
 

@@ -371,3 +371,26 @@ fn a_number_that_is_taken_while_another_looks_for_one_is_not_given_twice() {
         assert!(m.todo.lock().is_none());
     }
 }
+
+#[test]
+fn data_that_are_not_to_be_kept_leave_memory_when_they_are_on_disk() {
+    for keep in [true, false] {
+        block_on(async {
+            let mut h = Harness::new(2);
+            h.objset.set_props(WriteProps { keep, ..h.objset.props() });
+            let tx = h.tx();
+            let new = NewObject::new(19, BLK as u32);
+            let dn = resident(|| h.objset.alloc(&tx, new)).await.unwrap();
+            dn.write(&tx, 0, &[7; BLK as usize]);
+            drop(tx);
+            h.sync_open().await;
+            let here = h.cache.list(100).into_iter().filter(|d| d.object == dn.id().0 && d.level == 0);
+            assert_eq!(here.count() > 0, keep);
+            // On top of what is not here something is written in part, and all of it is there.
+            dn.write(&h.tx(), 1, &[8; 2]);
+            h.sync_open().await;
+            let block = resident(|| dn.block(0)).await.unwrap();
+            assert_eq!(block[..4], [7, 8, 8, 7]);
+        });
+    }
+}

@@ -47,6 +47,8 @@ pub struct WriteProps {
     pub dedup: Option<Dedup>,
     /// What readers get ahead; it is here because it comes and changes with the rest.
     pub prefetch: Prefetch,
+    /// Data that were written stay in memory when they are on disk (`primarycache`).
+    pub keep: bool,
 }
 
 impl WriteProps {

@@ -287,6 +287,7 @@ impl DslPool {
             special_upto: special.min(zilla_ondisk::SPA_MAXBLOCKSIZE) as u32,
             dedup: dedup_of(dedup),
             prefetch,
+            keep: primary.takes(false),
         })
     }
 

@@ -5,6 +5,9 @@
 //! in the snapshot that is sent: a block, or a hole. One that has changed meanwhile is told once;
 //! one whose object is gone is told by the object's end. What the new stream is to leave out as
 //! well stays out, without a word: the receiver lacks it.
+//!
+//! And what a stream leaves out of blocks that have not changed, for what it starts from has them
+//! at the receiver: they are told as left out, in their place.
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -37,6 +40,8 @@ pub(super) struct Told {
     /// What comes next of what has changed.
     next: Option<Option<Item>>,
     restore: Option<Restore>,
+    /// What is left out though nothing changed there.
+    left_out: Option<Restore>,
     list: Option<Arc<RedactionList>>,
 }
 
@@ -61,30 +66,31 @@ impl Told {
         redaction: &Redaction,
     ) -> Told {
         let resume = resume.unwrap_or(Resume { object: 0, offset: 0 });
-        let restore = redaction.from.clone().map(|list| {
-            let meta = TreePath::new(objset, 0, meta);
+        let blocks_of = |list: &Option<Arc<RedactionList>>| {
+            let (src, list, meta) = (src.clone(), list.clone()?, TreePath::new(objset, 0, meta));
             let mut all = Restore { src, objset, resume, list, run: 0, done: 0, meta, object: None };
             all.pass((resume.object, 0));
-            all
-        });
-        Told { objects, next: None, restore, list: redaction.list.clone() }
+            Some(all)
+        };
+        let (restore, left_out) = (blocks_of(&redaction.from), blocks_of(&redaction.list));
+        Told { objects, next: None, restore, left_out, list: redaction.list.clone() }
     }
 
     pub(super) async fn next(&mut self) -> Result<Option<Item>> {
-        let item = match &mut self.restore {
-            None => self.objects.next().await?,
-            Some(restore) => {
+        let item = match (&self.restore, &self.left_out) {
+            (None, None) => self.objects.next().await?,
+            _ => {
                 let next = match self.next.take() {
                     Some(next) => next,
                     None => self.objects.next().await?,
                 };
                 let until = next.as_ref().map_or((u64::MAX, u64::MAX), place);
-                if let Some(item) = restore.before(until, self.list.as_deref()).await? {
+                if let Some(item) = self.unchanged(until).await? {
                     self.next = Some(next);
                     return Ok(Some(item));
                 }
                 if let Some(end) = next.as_ref().map(end) {
-                    restore.pass(end);
+                    self.restore.iter_mut().chain(&mut self.left_out).for_each(|r| r.pass(end));
                 }
                 next
             }
@@ -95,6 +101,28 @@ impl Told {
             }
             (item, _) => item,
         }))
+    }
+}
+
+impl Told {
+    /// The next block before a place that has not changed and is told all the same.
+    async fn unchanged(&mut self, until: Pos) -> Result<Option<Item>> {
+        loop {
+            let left = self.left_out.as_ref().and_then(Restore::at).filter(|at| *at < until);
+            if let Some(restore) = &mut self.restore
+                && let Some(item) = restore.before(left.unwrap_or(until), self.list.as_deref()).await?
+            {
+                return Ok(Some(item));
+            }
+            let (Some(left), Some(left_out)) = (left, &mut self.left_out) else { return Ok(None) };
+            let other = self.restore.as_ref().and_then(Restore::at).unwrap_or(until);
+            let limit = other.max((left.0, left.1.saturating_add(1))).min(until);
+            if let Some(Item::Block { id, dn, blkid, .. }) = left_out.before(limit, None).await?
+                && !self.restore.as_ref().is_some_and(|r| r.list.contains(id, blkid))
+            {
+                return Ok(Some(Item::Redacted { id, dn, blkid }));
+            }
+        }
     }
 }
 

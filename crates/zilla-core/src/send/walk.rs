@@ -12,6 +12,7 @@
 
 use crate::error::{Error, Result};
 use crate::pool::PoolCtx;
+use crate::tunables::SEND_HOLES_WITHOUT_BIRTH_TIME;
 use crate::types::{Bookmark, Txg};
 use crate::zio::{BlockStore, Met, Priority};
 use bytes::Bytes;
@@ -92,7 +93,8 @@ impl TreeWalk {
     }
 
     fn is_wanted(&self, bp: &BlkPtr) -> bool {
-        bp.birth() > self.since || (bp.is_hole() && bp.birth() == 0)
+        bp.birth() > self.since
+            || (bp.is_hole() && bp.birth() == 0 && SEND_HOLES_WITHOUT_BIRTH_TIME.get() != 0)
     }
 
     pub(super) async fn next(&mut self) -> Result<Option<Visit>> {

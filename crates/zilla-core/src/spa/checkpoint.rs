@@ -92,6 +92,10 @@ impl Checkpoint {
     }
 }
 
+/// Bits of a space map's old entries for an offset, in sectors. Source: SM_OFFSET_BITS in
+/// sys/space_map.h.
+const OLD_OFFSET_BITS: u32 = 47;
+
 impl Spa {
     pub fn checkpoint_stat(&self) -> Option<CheckpointStat> {
         let taken = match *self.checkpoint.lock() {
@@ -135,6 +139,14 @@ impl Spa {
         if self.tree().tops.iter().filter(concrete).any(|t| top_zap(&t.vdev) == ObjectId(0)) {
             let what = "the pool's vdevs have no ZAPs, which checkpoints need";
             return Err(Error::os(Errno::NotSup, what));
+        }
+        let addressable =
+            |t: &Top| t.vdev.asize().checked_shr(t.vdev.ashift() + OLD_OFFSET_BITS).unwrap_or(0) == 0;
+        if !self.ctx.features.is_enabled("spacemap_v2") && !self.tree().tops.iter().all(addressable) {
+            return Err(Error::os(
+                Errno::Overflow,
+                "a vdev has more than space maps of the old form can tell of",
+            ));
         }
         // The uberblock that is kept is the one before the txg that keeps it.
         self.sync().await?;

@@ -339,8 +339,9 @@ impl Heart {
 
     /// Puts into a txg's uberblock what importers are to know. It is about to be written.
     pub fn mark(&self, ub: &mut Uberblock) {
-        let st = self.state.lock();
+        let mut st = self.state.lock();
         if st.on && !st.ending {
+            self.follow(&mut st, self.world.boottime());
             st.mark(ub, 0);
         }
     }

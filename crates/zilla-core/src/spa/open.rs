@@ -99,6 +99,7 @@ pub(super) fn mos_props(lz4: bool, version: u64) -> WriteProps {
         special_upto: 0,
         dedup: None,
         prefetch: Prefetch::default(),
+        keep: true,
     }
 }
 

@@ -104,6 +104,41 @@ fn told(stream: &[u8], list: &RedactionList) -> (u64, u64) {
     (kept, out)
 }
 
+/// A clone that is as its origin: the receiver has the origin, and must not have it all in the
+/// clone.
+#[test]
+fn what_has_not_changed_is_left_out_as_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = zilla_env::real_env(2);
+    env.block_on(async {
+        let p = Pool::create(&env, dir.path()).await;
+        p.create_fs("tank/a").await;
+        p.fill("tank/a", 0, 12, 1).await;
+        p.sparse("tank/a", 50).await;
+        p.snapshot("tank/a@s").await;
+        p.clone_of("tank/int", "tank/a@s").await;
+        p.snapshot("tank/int@i").await;
+        p.clone_of("tank/rm", "tank/int@i").await;
+        p.remove("tank/rm", 3, 2).await;
+        p.truncate("tank/rm", 6, 0).await;
+        p.remove("tank/rm", 50, 1).await;
+        p.snapshot("tank/rm@r").await;
+        let mark = p.redact("tank/int@i", "tank/int#m", &["tank/rm@r"]).await.unwrap();
+        let blocks: u64 = mark.runs.iter().map(|r| r.count).sum();
+        assert!(blocks > 4, "{mark:?}");
+        let clone = From { is_clone: true, ..p.from("tank/a@s").await.unwrap() };
+        let of = SendOpts { from: Some(clone), ..SendOpts::default() };
+        let sent = p.send_as("tank/int@i", &of, list(&mark)).await;
+        assert_eq!(told(&sent, &mark), (0, blocks));
+        let onto = RecvOpts { origin: Some("tank/a@s".into()), ..to("tank/r", "i") };
+        p.receive(&sent, onto).await.unwrap();
+        let full = p.send_as("tank/int@i", &SendOpts::default(), list(&mark)).await;
+        p.receive(&full, to("tank/f", "i")).await.unwrap();
+        same(&p.whole("tank/f@i").await, &p.whole("tank/r@i").await, "however it came");
+        p.export().await;
+    });
+}
+
 #[test]
 fn what_is_left_out_comes_with_what_may_have_it() {
     let dir = tempfile::tempdir().unwrap();

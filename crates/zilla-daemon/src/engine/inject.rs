@@ -4,7 +4,7 @@
 //! so that nobody looks for a broken disk.
 
 use super::Engine;
-use super::errors::{Answer, of_dataset, of_vdev};
+use super::errors::{Answer, of_dataset, of_pool, of_vdev};
 use super::pool::Pool;
 use std::time::Duration;
 use zilla::error::{Errno, Error};
@@ -161,6 +161,10 @@ async fn file_blocks(
     level: u32,
     range: Option<(u64, u64)>,
 ) -> Answer<InjectBlocks> {
+    // Blocks are those on disk: what was just written is to be there.
+    if pool.zilla.suspended().is_none() {
+        pool.zilla.sync().await.map_err(of_pool)?;
+    }
     let ds = pool.zilla.by_name(dataset).await.map_err(of_dataset)?;
     let found = ds.blocks_of(object, dnode, level, range).await.map_err(|e| match e.is(Errno::Dom) {
         true => ApiError::with(ErrorCode::BadRequest, "block level exceeds max level of object"),
