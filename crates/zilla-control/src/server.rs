@@ -14,7 +14,7 @@
 //! time as he can make connections.
 
 use crate::error::{ApiError, ErrorCode};
-use crate::operations::{Backend, Caller, LOOKING, Outcome, dispatch, refusal};
+use crate::operations::{Backend, Caller, LOOKING, dispatch, refusal};
 use crate::presence::Presence;
 use crate::share::{Share, peer_groups};
 use crate::wary::{Wary, refuse_descriptors, watched};
