@@ -104,7 +104,9 @@ fn limits_hold_for_what_a_guest_receives_and_creators_get_theirs() {
     world.zfs(&format!("allow -u {JOE} send tank/from")).ok();
     world.zfs(&format!("allow -u {JOE} receive,create,mount tank/to")).ok();
     world.zfs("allow -c quota tank/to").ok();
-    ["a", "b", "c"].map(|name| world.zfs(&format!("snapshot tank/from@{name}")).ok());
+    for name in ["a", "b", "c"] {
+        world.zfs(&format!("snapshot tank/from@{name}")).ok();
+    }
     let joe = |line: &str| shared.line(JOE, line);
     joe("Z send tank/from@a | Z receive tank/to/one").ok();
     joe("Z set quota=64M tank/to/one").ok();
