@@ -208,24 +208,10 @@ fn place(dnode: &Dnode) -> Bookmark {
 
 /// Reads a map's entries.
 pub struct Reader {
-    pub(super) dnode: Arc<Dnode>,
+    dnode: Arc<Dnode>,
     start: u64,
     size: u64,
     shift: u8,
-}
-
-/// Why it is not known what is free.
-#[derive(Debug)]
-pub struct Unloadable {
-    pub error: Error,
-    /// All could be read, and entries contradict each other.
-    pub contradicts: bool,
-}
-
-impl From<Unloadable> for Error {
-    fn from(why: Unloadable) -> Error {
-        why.error
-    }
 }
 
 impl Reader {
@@ -287,23 +273,19 @@ impl Reader {
     }
 
     /// What is free according to the first `length` bytes.
-    pub async fn load_free(&self, length: u64) -> Result<RangeTree, Unloadable> {
+    pub async fn load_free(&self, length: u64) -> Result<RangeTree> {
         // Ranges by size are only kept once the tree is complete: replaying touches most of them
         // several times.
-        let (mut free, mut contradicts) = (RangeTree::new(), false);
-        let whole = free.add(self.start, self.size).map_err(|e| self.corrupt(e));
-        whole.map_err(|error| Unloadable { error, contradicts: true })?;
-        let read = self.for_each(length, |kind, _, start, size| {
-            let fits = match kind {
+        let mut free = RangeTree::new();
+        free.add(self.start, self.size).map_err(|e| self.corrupt(e))?;
+        self.for_each(length, |kind, _, start, size| {
+            match kind {
                 MapType::Alloc => free.remove(start, size),
                 MapType::Free => free.add(start, size),
-            };
-            fits.map_err(|e| {
-                contradicts = true;
-                self.corrupt(e)
-            })
-        });
-        read.await.map_err(|error| Unloadable { error, contradicts })?;
+            }
+            .map_err(|e| self.corrupt(e))
+        })
+        .await?;
         free.index_by_size();
         Ok(free)
     }
