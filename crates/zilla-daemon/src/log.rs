@@ -210,7 +210,7 @@ mod tests {
             let _ = std::panic::catch_unwind(|| panic!("at {name}"));
         });
         std::panic::set_hook(usual);
-        let lines: Vec<&str> = text.lines().filter(|l| !l.contains("stack backtrace")).collect();
+        let lines: Vec<&str> = text.lines().filter(|l| !l.contains("log::tell_panic")).collect();
         assert!(
             lines.len() >= 3 && lines.iter().all(|l| l.contains("at a\\n2026") || l.contains("again")),
             "{text}"
