@@ -221,9 +221,15 @@ async fn snapshots(c: Client) {
 }
 
 async fn xattrs(c: Client) {
+    /// So many files of these have room, however long it lasts.
+    const FILES: u64 = 2000;
     let dir = c.home("xattrs").await;
     for i in 0u64.. {
-        let file = c.make(dir, &format!("f{i}"), S_IFREG | 0o644).await;
+        let name = format!("f{}", i % FILES);
+        if i >= FILES {
+            c.fs.unlink(dir, name.as_bytes()).await.unwrap();
+        }
+        let file = c.make(dir, &name, S_IFREG | 0o644).await;
         for (n, len) in [3_000, 20_000, 60_000, 100].into_iter().enumerate() {
             if !c.goes_on() {
                 return;

@@ -188,8 +188,8 @@ pub(crate) struct Dbuf {
     layers: SmallVec<[Layer; 1]>,
     /// For the dbuf cache's clock: used since the hand last passed.
     pub(crate) touched: bool,
-    /// On the dbuf cache's clock already; twice there, it would push itself out.
-    pub(crate) on_clock: bool,
+    /// As how long the dbuf cache's clock has it, if it is there.
+    pub(crate) on_clock: Option<usize>,
 }
 
 /// Whether both are the very same bytes in memory.
@@ -213,6 +213,19 @@ impl Dbuf {
 
     pub(crate) fn is_clean(&self) -> bool {
         self.layers.is_empty()
+    }
+
+    /// The clock is to count so many bytes of it; those that it does not count yet, if it is not
+    /// there or has it as shorter, as what was a hole when it was read. (That makes two entries of
+    /// it, the first of which may push it out early.)
+    pub(crate) fn to_be_counted(&mut self, len: usize) -> Option<usize> {
+        let more = match self.on_clock {
+            None => len,
+            Some(counted) if counted < len => len - counted,
+            Some(_) => return None,
+        };
+        self.on_clock = Some(len);
+        Some(more)
     }
 
     pub(crate) fn base_known(&self) -> bool {

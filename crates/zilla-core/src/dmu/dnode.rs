@@ -634,7 +634,7 @@ impl Dnode {
         }
         let Some(db) = inner.dbufs.get_mut(&blkid) else { return Evicted::Gone };
         if !db.is_clean() {
-            db.on_clock = false;
+            db.on_clock = None;
             return Evicted::Gone;
         }
         if std::mem::take(&mut db.touched) {

@@ -230,7 +230,7 @@ impl Dnode {
         generation: u64,
     ) -> bool {
         let len = data.as_ref().map_or(0, Bytes::len);
-        let fresh = {
+        let more = {
             let mut inner = self.inner.lock();
             if inner.generation != generation {
                 return false;
@@ -241,14 +241,14 @@ impl Dnode {
                     db.set_base(data.map_or(Base::Hole, Base::Data));
                 }
                 db.touched = true;
-                !std::mem::replace(&mut db.on_clock, true)
+                db.to_be_counted(len)
             } else {
                 // An indirect block that is a hole: an empty buffer reads as holes only.
                 inner.indirects.insert(level, blkid, data.unwrap_or_default())
             }
         };
-        if fresh {
-            self.shared.cache.added(self, level, blkid, len);
+        if let Some(more) = more {
+            self.shared.cache.added(self, level, blkid, more);
         }
         true
     }

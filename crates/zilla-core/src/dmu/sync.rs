@@ -327,22 +327,21 @@ impl Objset {
                 db.synced(txg, base);
                 if !keep && db.is_clean() {
                     match db.on_clock {
-                        true => db.set_base(Base::Unknown),
-                        false => drop(inner.dbufs.remove(&blkid)),
+                        Some(_) => db.set_base(Base::Unknown),
+                        None => drop(inner.dbufs.remove(&blkid)),
                     }
                     continue;
                 }
-                if !std::mem::replace(&mut db.on_clock, true) {
-                    cached.push((0, blkid, len));
+                if let Some(more) = db.to_be_counted(len) {
+                    cached.push((0, blkid, more));
                 }
             }
             // What was read below them before they were damaged would still be found.
             let epbs = super::tree::epbs(inner.phys.indblkshift);
             w.lost.iter().for_each(|&(level, blkid)| inner.indirects.remove_below(level, blkid, epbs));
             for (level, blkid, data) in w.written {
-                let len = data.len();
-                if inner.indirects.insert(level, blkid, data) {
-                    cached.push((level, blkid, len));
+                if let Some(more) = inner.indirects.insert(level, blkid, data) {
+                    cached.push((level, blkid, more));
                 }
             }
             if w.freed {

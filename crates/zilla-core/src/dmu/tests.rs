@@ -394,3 +394,30 @@ fn data_that_are_not_to_be_kept_leave_memory_when_they_are_on_disk() {
         });
     }
 }
+
+#[test]
+fn what_was_a_hole_when_it_was_read_counts_as_what_is_written() {
+    const BLOCKS: u64 = 62;
+    const LARGE: u64 = 128 << 10;
+    block_on(async {
+        let mut h = Harness::new(2);
+        let tx = h.tx();
+        let dn = resident(|| h.objset.alloc(&tx, NewObject::new(19, LARGE as u32))).await.unwrap();
+        dn.write(&tx, BLOCKS * LARGE, &[1; 512]);
+        drop(tx);
+        h.sync_open().await;
+        for blkid in 0..BLOCKS {
+            let mut some = [1; 512];
+            dn.read_wait(blkid * LARGE, &mut some).await.unwrap();
+            assert_eq!(some, [0; 512]);
+        }
+        let before = h.cache.bytes();
+        let tx = h.tx();
+        (0..BLOCKS).for_each(|blkid| dn.write(&tx, blkid * LARGE, &[7; 512]));
+        drop(tx);
+        h.sync_open().await;
+        assert!(h.cache.bytes() as u64 >= before as u64 + BLOCKS * LARGE, "{} bytes", h.cache.bytes());
+        h.cache.clear();
+        assert_eq!(h.cache.bytes(), 0);
+    });
+}

@@ -37,9 +37,15 @@ impl Indirects {
     pub(crate) fn get(&self, level: u8, blkid: u64) -> Option<&Bytes> {
         self.blocks.get(&(level, blkid))
     }
-    /// True if the block was not there before (and so is not on the dbuf cache's clock).
-    pub(crate) fn insert(&mut self, level: u8, blkid: u64, data: Bytes) -> bool {
-        self.blocks.insert((level, blkid), data).is_none()
+    /// How many bytes the dbuf cache's clock does not count yet, if the block was not there before,
+    /// or as a hole.
+    pub(crate) fn insert(&mut self, level: u8, blkid: u64, data: Bytes) -> Option<usize> {
+        let len = data.len();
+        match self.blocks.insert((level, blkid), data) {
+            None => Some(len),
+            Some(old) if old.len() < len => Some(len - old.len()),
+            Some(_) => None,
+        }
     }
     pub(crate) fn remove(&mut self, level: u8, blkid: u64) {
         self.blocks.remove(&(level, blkid));
