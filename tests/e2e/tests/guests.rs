@@ -1,4 +1,4 @@
-//! What users with whom a daemon is shared can make of streams, keys and sockets, if they mean harm.
+//! What guests of a shared daemon can make of streams, keys and sockets, if they mean harm.
 
 use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};

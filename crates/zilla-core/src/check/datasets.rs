@@ -36,8 +36,8 @@ pub(super) async fn list(spa: &Arc<Spa>) -> Result<Vec<DirSets>> {
     Ok(out)
 }
 
-/// What a dataset counts: how often it has each block, by place and birth, and a block's bytes. What
-/// was cloned by reference or deduplicated lies in the place of another, and counts like it.
+/// What a dataset counts: how often it has each block, by place and birth, and a block's bytes.
+/// What was cloned by reference or deduplicated lies in the place of another, and counts like it.
 #[derive(Default)]
 struct Places(BTreeMap<(u32, u64, u64), (u64, u64)>);
 

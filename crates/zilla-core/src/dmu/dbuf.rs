@@ -218,7 +218,7 @@ impl Dbuf {
     /// The clock is to count so many bytes of it; those that it does not count yet, if it is not
     /// there or has it as shorter, as what was a hole when it was read. (That makes two entries of
     /// it, the first of which may push it out early.)
-    pub(crate) fn to_be_counted(&mut self, len: usize) -> Option<usize> {
+    pub(crate) fn count_as(&mut self, len: usize) -> Option<usize> {
         let more = match self.on_clock {
             None => len,
             Some(counted) if counted < len => len - counted,

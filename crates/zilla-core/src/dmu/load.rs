@@ -241,7 +241,7 @@ impl Dnode {
                     db.set_base(data.map_or(Base::Hole, Base::Data));
                 }
                 db.touched = true;
-                db.to_be_counted(len)
+                db.count_as(len)
             } else {
                 // An indirect block that is a hole: an empty buffer reads as holes only.
                 inner.indirects.insert(level, blkid, data.unwrap_or_default())

@@ -332,7 +332,7 @@ impl Objset {
                     }
                     continue;
                 }
-                if let Some(more) = db.to_be_counted(len) {
+                if let Some(more) = db.count_as(len) {
                     cached.push((0, blkid, more));
                 }
             }

@@ -136,7 +136,6 @@ pub struct Engine {
     streams: streams::Desk,
     /// Held while it is mounted or unmounted.
     zvol_files: tokio::sync::Mutex<Option<zilla_fuse::VolumeMount>>,
-    /// None: they are nowhere, or plain files.
     kstats: Option<zilla_fuse::TextMount>,
     lines: access::Lines,
     /// None: volumes have none.
