@@ -210,6 +210,8 @@ fn send_along(to: &UnixStream, bytes: &[u8]) -> TcpStream {
         }
         Err(e) => panic!("{e}"),
     }
+    // Where the daemon has closed it already it is this one that waits.
+    std::thread::spawn(move || drop(lingers));
     other
 }
 
