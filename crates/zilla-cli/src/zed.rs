@@ -23,8 +23,7 @@ use std::time::{Duration, Instant};
 use zilla_control::types::{EventInfo, EventQuery, EventReply};
 use zilla_control::{Client, StateDir, zedlets};
 
-pub const WORDS: &str =
-    "[-fFhILMvVZ] [-d zedletdir] [-p pidfile] [-P path] [-s statefile] [-j jobs] [-b buflen]";
+pub const WORDS: &str = "[-fFhILMvVZ] [-d zedletdir] [-p pidfile] [-P path] [-s statefile] [-j jobs]";
 const ZEDLETS: &str = "/etc/zfs/zed.d";
 /// OpenZFS's limit for a zedlet, and how many run at once.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -41,8 +40,7 @@ const TOOLS: [(&str, &str); 5] =
 fn usage(cx: &mut Cx, requested: bool) {
     let text = format!(
         "usage: zed {WORDS}\n\n\
-         \x20 -b buflen\t taken for scripts' sake: what is kept of events does not grow here\n\
-         \x20 -d zedletdir\t run the programs of this folder instead of {ZEDLETS}\n\
+          \x20 -d zedletdir\t run the programs of this folder instead of {ZEDLETS}\n\
          \x20 -f\t\t run them whoever can write into the folder\n\
          \x20 -F\t\t stay in the foreground, and say what is done on standard error\n\
          \x20 -h\t\t print this\n\
@@ -105,11 +103,13 @@ fn configure(cx: &mut Cx, args: &[String]) -> Result<Option<Config>, Exit> {
                 return Ok(None);
             }
             Opt::Flag('I', _) => c.patient = true,
-            Opt::Flag(letter @ ('j' | 'b'), n) => match (letter, n.parse::<usize>()) {
-                ('j', Ok(jobs)) if jobs > 0 => c.jobs = jobs,
-                ('b', Ok(_)) => {}
-                _ => return cx.bad_usage(format!("zed: invalid number '{n}' of -{letter}")),
+            Opt::Flag('j', n) => match n.parse() {
+                Ok(jobs) if jobs > 0 => c.jobs = jobs,
+                _ => return cx.bad_usage(format!("zed: invalid number '{n}' of -j")),
             },
+            Opt::Flag('b', _) => {
+                return cx.bad_usage("zed: -b is not supported: what is kept of events does not grow");
+            }
             Opt::Flag('L', _) => {
                 cx.out.line("zilla is licensed under MIT or Apache-2.0, at your option.");
                 return Ok(None);
@@ -293,7 +293,7 @@ impl Zed {
             if last.covers(event) {
                 continue;
             }
-            for program in zedlets::programs(&self.config.zedlets, &event.class) {
+            for program in zedlets::programs(&self.config.zedlets, &event.class, self.config.anybodys) {
                 self.start(event, &program);
             }
             *last = Mark::of(event);

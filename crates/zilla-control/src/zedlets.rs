@@ -1,7 +1,7 @@
 //! Programs that are run for events, as OpenZFS's event daemon runs its zedlets: which of a folder,
 //! and what they are told.
 
-use crate::types::{EventInfo, EventValue};
+use crate::types::{EventInfo, EventValue, vdev_state_word};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -19,9 +19,10 @@ fn subclass(class: &str) -> &str {
 }
 
 /// The programs of a folder for a class, in the order of their names: those that begin with `all`,
-/// the class or the last part of it, and then something that is no letter. Nobody but this
-/// process's user or root may have been able to write them.
-pub fn programs(dir: &Path, class: &str) -> Vec<PathBuf> {
+/// the class or the last part of it, and then something that is no letter. Unless they are taken
+/// for `anybodys`, nobody but this process's user or root may have been able to write them.
+pub fn programs(dir: &Path, class: &str, anybodys: bool) -> Vec<PathBuf> {
+    let own = |path: &Path| anybodys || own(path);
     if !own(dir) {
         return Vec::new();
     }
@@ -67,7 +68,7 @@ pub fn environment(event: &EventInfo) -> Vec<(String, String)> {
         if let (true, EventValue::Number(n)) =
             (matches!(name.as_str(), "vdev_state" | "vdev_laststate"), value)
         {
-            all.push((format!("{variable}_STR"), state(*n).to_owned()));
+            all.push((format!("{variable}_STR"), vdev_state_word(*n).to_owned()));
         }
         all.push((variable, text));
     }
@@ -77,19 +78,6 @@ pub fn environment(event: &EventInfo) -> Vec<(String, String)> {
 fn variable(name: &str) -> String {
     let bare = name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' });
     "ZEVENT_".chars().chain(bare).collect()
-}
-
-/// `vdev_state_t` in words.
-fn state(number: u64) -> &'static str {
-    match number {
-        1 | 2 => "OFFLINE",
-        3 => "REMOVED",
-        4 => "UNAVAIL",
-        5 => "FAULTED",
-        6 => "DEGRADED",
-        7 => "ONLINE",
-        _ => "UNKNOWN",
-    }
 }
 
 #[cfg(test)]
@@ -114,13 +102,15 @@ mod tests {
             std::fs::write(dir.path().join(name), "").unwrap();
             std::fs::set_permissions(dir.path().join(name), PermissionsExt::from_mode(mode)).unwrap();
         }
-        let names: Vec<String> = programs(dir.path(), "resource.fs.zfs.statechange")
+        let names: Vec<String> = programs(dir.path(), "resource.fs.zfs.statechange", false)
             .iter()
             .map(|p| p.file_name().unwrap().to_string_lossy().into_owned())
             .collect();
         assert_eq!(names, ["all-log", "all.more", "resource.fs.zfs.statechange-x", "statechange-mail"]);
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
-        assert!(programs(dir.path(), "resource.fs.zfs.statechange").is_empty());
+        assert!(programs(dir.path(), "resource.fs.zfs.statechange", false).is_empty());
+        let names = programs(dir.path(), "sysevent.fs.zfs.config_sync", true);
+        assert_eq!(names, ["all-log", "all-open", "all.more"].map(|name| dir.path().join(name)));
     }
 
     #[test]

@@ -284,15 +284,6 @@ pub static MULTIHOST_HISTORY: Tunable = Tunable::new("zfs_multihost_history", 0)
 pub static ARC_MAX: Tunable = Tunable::new("zfs_arc_max", 0);
 pub static ARC_MIN: Tunable = Tunable::new("zfs_arc_min", 0);
 
-/// How many times its size a write may take on disk, as OpenZFS reckons when it looks whether there
-/// is room. Here that is worked out of the pool's shape for each change, so nothing is different
-/// whatever is set.
-pub static SPA_ASIZE_INFLATION: Tunable = Tunable::new("spa_asize_inflation", 24);
-
-/// Whether blocks in the ARC are as they are on disk. They are, whatever is set: what is ready to
-/// be used is in the dbuf cache.
-pub static COMPRESSED_ARC_ENABLED: Tunable = Tunable::new("zfs_compressed_arc_enabled", 1);
-
 /// Bytes that wait for a txg, of all pools together, at which writers wait; 0: what the memory
 /// allows.
 pub static DIRTY_DATA_MAX: Tunable = Tunable::new("zfs_dirty_data_max", 0);
@@ -309,9 +300,7 @@ pub static ALL: &[&Tunable] = &[
     &ARC_MAX,
     &ARC_MIN,
     &DIRTY_DATA_MAX,
-    &COMPRESSED_ARC_ENABLED,
     &SEND_HOLES_WITHOUT_BIRTH_TIME,
-    &SPA_ASIZE_INFLATION,
     &MAX_MISSING_TVDS,
     &OVERRIDE_ESTIMATE_RECORDSIZE,
     &KEEP_LOG_SPACEMAPS_AT_EXPORT,

@@ -37,6 +37,7 @@
 use crate::abi::Short;
 use crate::dev::{Dev, Read};
 use crate::request::{Buffer, Request};
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
@@ -46,6 +47,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use zilla_env::Env;
 
 /// How long a thread waits at its mount for the next request: long beside a client's pauses between
 /// requests, short beside what people call idle.
@@ -61,6 +63,14 @@ const AT_LEAST: usize = 4;
 const AT_MOST: usize = 16;
 /// The most data in one request, in bytes.
 pub(crate) const MAX_WRITE: usize = 1 << 20;
+
+/// Answers a request here as far as that goes; if it has to wait, the rest becomes a task.
+pub(crate) fn begin(env: &Env, answer: impl Future<Output = ()> + Send + 'static) {
+    let mut answer = Box::pin(answer);
+    if (&mut answer).now_or_never().is_none() {
+        env.spawn(answer);
+    }
+}
 
 /// A mount, as the crew sees it.
 pub(crate) trait Served: Send + Sync + 'static {

@@ -3,13 +3,13 @@
 //!
 //! A file has no size that could be told beforehand; the kernel keeps nothing of it. Its text is
 //! made at the first read after it was opened, and stays until it is closed, so that who reads in
-//! small parts gets parts of one text. Texts of all open files together take no more than
-//! [`MOST`] bytes: beyond that who reads is told that there is no memory.
+//! small parts gets parts of one text. One text is made at a time, and those of all open files
+//! together take no more than [`MOST`] bytes: beyond that who reads is told that there is no memory.
 //!
 //! **A crash** of this process leaves a mount that [`clear_stale`](crate::clear_stale) takes away.
 
 use crate::abi::{O_ACCMODE, O_RDONLY, Short, fopen, op};
-use crate::crew::{Served, Turn, crew};
+use crate::crew::{Served, Turn, begin, crew};
 use crate::dev::Dev;
 use crate::mount::{Attached, attach, detach, open_dir};
 use crate::reply::{Out, Reply};
@@ -18,7 +18,6 @@ use crate::session::Options;
 use crate::tree::{self, Kind, Tree};
 use crate::volumes::greet;
 use bytes::Bytes;
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
@@ -61,6 +60,8 @@ struct Session {
     dev: Arc<Dev>,
     tree: Mutex<Tree>,
     files: Mutex<HashMap<u64, Open>>,
+    /// Held while a text is made, which nobody counts until it is there.
+    making: futures_util::lock::Mutex<()>,
     next_file: AtomicU64,
     gone: AtomicBool,
 }
@@ -88,6 +89,7 @@ pub fn mount_texts(
         dev: Arc::new(Dev::new(fd)),
         tree: Mutex::default(),
         files: Mutex::default(),
+        making: futures_util::lock::Mutex::new(()),
         next_file: AtomicU64::new(1),
         gone: false.into(),
     });
@@ -237,6 +239,7 @@ impl Session {
 
     async fn text(&self, file: u64) -> zilla::Result<Bytes> {
         let closed = || Error::os(Errno::BadF, "the file is not open");
+        let _one = self.making.lock().await;
         let path = {
             let files = self.files.lock();
             let open = files.get(&file).ok_or_else(closed)?;
@@ -250,11 +253,11 @@ impl Session {
         let mut files = self.files.lock();
         let taken: usize = files.values().filter_map(|f| f.text.as_ref()).map(Bytes::len).sum();
         let open = files.get_mut(&file).ok_or_else(closed)?;
-        // Several may read at once: the first one's text is everyone's.
-        if open.text.is_none() && taken + made.len() > MOST {
+        if taken + made.len() > MOST {
             return Err(Error::os(Errno::NoMem, "too much is being read at once"));
         }
-        Ok(open.text.get_or_insert(made).clone())
+        open.text = Some(made.clone());
+        Ok(made)
     }
 }
 
@@ -279,17 +282,10 @@ impl Served for Session {
             turn.pass();
         }
         let session = self.clone();
-        let mut work = Box::pin(async move {
+        begin(&self.env, async move {
             let reply = session.perform(&request).await.unwrap_or_else(|Short| Reply::errno(22));
-            (session, reply)
+            session.answer(unique, &reply);
         });
-        match (&mut work).now_or_never() {
-            Some((_, reply)) => self.answer(unique, &reply),
-            None => self.env.spawn(async move {
-                let (session, reply) = work.await;
-                session.answer(unique, &reply);
-            }),
-        }
     }
 
     fn end(self: Arc<Self>) {

@@ -10,7 +10,9 @@ use crate::fmt::vdev::{self, NameFlags};
 use std::collections::BTreeMap;
 use zilla_control::props;
 use zilla_control::status::Compatibility;
-use zilla_control::types::{FeatureState, PoolInfo, PoolQuery, PoolSet, PropValue, Source, VdevNode};
+use zilla_control::types::{
+    FeatureState, PoolInfo, PoolQuery, PoolSet, PropValue, Source, VdevNode, vdev_state_word,
+};
 
 struct Options {
     scripted: bool,
@@ -317,25 +319,11 @@ fn nice_vdev(name: &str, raw: &str) -> String {
     let Ok(number) = raw.parse::<u64>() else { return raw.to_owned() };
     match name {
         "capacity" | "fragmentation" => format!("{number}%"),
-        "state" => state_word(number).to_owned(),
+        "state" => vdev_state_word(number).to_owned(),
         "guid" | "ashift" | "parity" | "numchildren" => raw.to_owned(),
         "expandsize" if number == 0 => "-".to_owned(),
         "asize" | "psize" | "size" | "bootsize" | "allocated" | "free" | "expandsize" => nicebytes(number),
         _ => nicenum(number),
-    }
-}
-
-/// The word for a state's number. Source: vdev_state_t in OpenZFS's sys/fs/zfs.h and
-/// zpool_state_to_name().
-fn state_word(number: u64) -> &'static str {
-    match number {
-        1 | 2 => "OFFLINE",
-        3 => "REMOVED",
-        4 => "UNAVAIL",
-        5 => "FAULTED",
-        6 => "DEGRADED",
-        7 => "ONLINE",
-        _ => "UNKNOWN",
     }
 }
 

@@ -50,6 +50,6 @@ pub use stream::*;
 pub use trace::*;
 pub use vdev::{
     ActivityState, AllocClass, LATENCY_BUCKETS, LeafProgress, QueueDepth, REQUEST_BUCKETS, RebuildStat,
-    VdevAux, VdevKind, VdevNode, VdevState, VdevStats, VdevStatsEx,
+    VdevAux, VdevKind, VdevNode, VdevState, VdevStats, VdevStatsEx, vdev_state_word,
 };
 pub use vdev_request::*;

@@ -271,3 +271,17 @@ impl VdevNode {
             && matches!(self.kind, VdevKind::Disk | VdevKind::File | VdevKind::Missing | VdevKind::Hole)
     }
 }
+
+/// The word for the number of a vdev's state. Source: vdev_state_t in OpenZFS's sys/fs/zfs.h and
+/// zpool_state_to_name().
+pub fn vdev_state_word(number: u64) -> &'static str {
+    match number {
+        1 | 2 => "OFFLINE",
+        3 => "REMOVED",
+        4 => "UNAVAIL",
+        5 => "FAULTED",
+        6 => "DEGRADED",
+        7 => "ONLINE",
+        _ => "UNKNOWN",
+    }
+}

@@ -215,9 +215,9 @@ impl Dbuf {
         self.layers.is_empty()
     }
 
-    /// The clock is to count so many bytes of it; those that it does not count yet, if it is not
-    /// there or has it as shorter, as what was a hole when it was read. (That makes two entries of
-    /// it, the first of which may push it out early.)
+    /// Has the dbuf cache's clock count so many bytes of the block: those that it does not count
+    /// yet, if there are any. It has the block as shorter where this was a hole when it was read.
+    /// (The block has two entries then, the first of which may push it out early.)
     pub(crate) fn count_as(&mut self, len: usize) -> Option<usize> {
         let more = match self.on_clock {
             None => len,

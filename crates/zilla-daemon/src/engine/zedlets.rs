@@ -77,7 +77,7 @@ impl Coming {
 
 /// Runs what there is for an event; whether there was anything.
 async fn handle(dir: &Path, event: &Event) -> bool {
-    let programs = programs(dir, &event.class);
+    let programs = programs(dir, &event.class, false);
     for program in &programs {
         let mut command = tokio::process::Command::new(program);
         command.env_clear().env("PATH", PATH).envs(environment(&info(event)));

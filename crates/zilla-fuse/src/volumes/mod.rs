@@ -14,7 +14,7 @@
 mod ops;
 
 use crate::abi::{self, Short, cap, op};
-use crate::crew::{MAX_WRITE, Served, Turn, crew};
+use crate::crew::{MAX_WRITE, Served, Turn, begin, crew};
 use crate::dev::{Dev, Read};
 use crate::mount::{Attached, attach, detach, open_dir};
 use crate::reply::{Out, Reply};
@@ -22,7 +22,6 @@ use crate::request::{Buffer, Request};
 use crate::session::Options;
 use crate::tree::Tree;
 use event_listener::Event;
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
@@ -161,17 +160,10 @@ impl Served for Session {
             turn.pass();
         }
         let session = self.clone();
-        let mut work = Box::pin(async move {
+        begin(&self.env, async move {
             let reply = session.perform(&request).await.unwrap_or_else(|Short| Reply::errno(22));
-            (session, reply)
+            session.answer(unique, &reply);
         });
-        match (&mut work).now_or_never() {
-            Some((_, reply)) => self.answer(unique, &reply),
-            None => self.env.spawn(async move {
-                let (session, reply) = work.await;
-                session.answer(unique, &reply);
-            }),
-        }
     }
 
     fn end(self: Arc<Self>) {
