@@ -4,7 +4,8 @@
 //! A file has no size that could be told beforehand; the kernel keeps nothing of it. Its text is
 //! made at the first read after it was opened, and stays until it is closed, so that who reads in
 //! small parts gets parts of one text. One text is made at a time, and those of all open files
-//! together take no more than [`MOST`] bytes: beyond that who reads is told that there is no memory.
+//! together take no more than [`MOST`] bytes: beyond that who reads is told that there is no
+//! memory.
 //!
 //! **A crash** of this process leaves a mount that [`clear_stale`](crate::clear_stale) takes away.
 
