@@ -6,7 +6,7 @@ use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
 use crate::fmt::time;
 use std::collections::BTreeMap;
-use zilla_control::types::ArcStatQuery;
+use zilla_control::types::{ArcStat, ArcStatQuery};
 
 const USAGE: &str = "usage:\n\tzilla arcsummary [-gr] [-s section] [pool]\n";
 /// A line's columns, and those of its indent.
@@ -18,7 +18,7 @@ const BAR: usize = 60;
 type Counts = BTreeMap<String, u64>;
 type Section = (&'static str, fn(&Counts) -> Vec<String>);
 
-const SECTIONS: &[Section] = &[("arc", arc), ("archits", hits), ("l2arc", l2arc)];
+const SECTIONS: &[Section] = &[("arc", arc), ("archits", hits), ("dmu", dmu), ("l2arc", l2arc), ("zil", zil)];
 
 /// Runs `zilla arcsummary` with these arguments.
 pub fn main(args: Vec<String>) -> u8 {
@@ -56,10 +56,7 @@ fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     }
     let query = ArcStatQuery { name: operands.pop() };
     let Some(stats) = cx.ask("cannot read statistics", &query)? else { return Ok(1) };
-    let mut counts = Counts::new();
-    for (name, n) in stats.into_iter().flat_map(|s| s.counts) {
-        *counts.entry(name).or_default() += n;
-    }
+    let counts = ArcStat::total(stats);
     let lines = match (graph, raw) {
         (true, _) => bar(&counts),
         (_, true) => counts.iter().map(|(name, n)| format!("{name} {n}")).collect(),
@@ -140,74 +137,178 @@ fn counted(text: &str, n: u64) -> String {
     item(text, "", &count(n))
 }
 
+/// A share of `all` that a counter has, in bytes.
+fn part_of(c: &Counts, text: &str, name: &str, all: u64) -> String {
+    sized(text, of(c, name), all)
+}
+
+/// Bytes of a counter.
+fn amount(c: &Counts, text: &str, name: &str) -> String {
+    item(text, "", &bytes(of(c, name)))
+}
+
+/// A share of `all` in accesses.
+fn share(text: &str, n: u64, all: u64) -> String {
+    item(text, &percent(n, all), &count(n))
+}
+
+/// One whole, of which `meta`, `pd` and `pm` are parts.
+const WHOLE: f64 = (1u64 << 32) as f64;
+
 fn arc(c: &Counts) -> Vec<String> {
-    let (size, max) = (of(c, "size"), of(c, "c_max"));
-    let ghosts = |name: &str| {
-        item(
-            name,
-            "",
-            &bytes(of(c, if name.starts_with("MFU") { "mfu_ghost_size" } else { "mru_ghost_size" })),
-        )
-    };
-    vec![
-        title("ARC size (current):", &format!("{}{:>14}", percent(size, max), bytes(size))),
-        sized("Target size (adaptive):", of(c, "c"), max),
-        sized("Min size (hard limit):", of(c, "c_min"), max),
-        item("Max size (high water):", "", &bytes(max)),
-        sized("Most Frequently Used (MFU) size:", of(c, "mfu_size"), size),
-        sized("Most Recently Used (MRU) size:", of(c, "mru_size"), size),
-        ghosts("MFU ghost size:"),
-        ghosts("MRU ghost size:"),
-        sized("Data size:", of(c, "data_size"), size),
-        sized("Metadata size:", of(c, "metadata_size"), size),
-        item("Uncompressed size:", "", &bytes(of(c, "uncompressed_size"))),
+    let (memory, size, max) = (of(c, "memory_all_bytes"), of(c, "size"), of(c, "c_max"));
+    let mut out = vec![
+        "ARC status:".into(),
+        amount(c, "Total memory size:", "memory_all_bytes"),
+        part_of(c, "Min target size:", "c_min", memory),
+        part_of(c, "Max target size:", "c_max", memory),
+        part_of(c, "Target size (adaptive):", "c", max),
+        sized("Current size:", size, max),
+        amount(c, "Free memory size:", "memory_free_bytes"),
+        amount(c, "Available memory size:", "memory_available_bytes"),
+        String::new(),
+        title("ARC structural breakdown (current size):", &bytes(size)),
+    ];
+    for (text, name) in [
+        ("Compressed size:", "compressed_size"),
+        ("Overhead size:", "overhead_size"),
+        ("Bonus size:", "bonus_size"),
+        ("Dnode size:", "dnode_size"),
+        ("Dbuf size:", "dbuf_size"),
+        ("Header size:", "hdr_size"),
+        ("L2 header size:", "l2_hdr_size"),
+        ("ABD chunk waste size:", "abd_chunk_waste_size"),
+    ] {
+        out.push(part_of(c, text, name, size));
+    }
+    let kinds = |list: &str| of(c, &format!("{list}_data")) + of(c, &format!("{list}_metadata"));
+    let all = ["anon", "mfu", "mru", "uncached"].into_iter().map(kinds).sum();
+    out.extend([
+        String::new(),
+        title("ARC types breakdown (compressed + overhead):", &bytes(all)),
+        part_of(c, "Data size:", "data_size", all),
+        part_of(c, "Metadata size:", "metadata_size", all),
+        String::new(),
+        title("ARC states breakdown (compressed + overhead):", &bytes(all)),
+        part_of(c, "Anonymous data size:", "anon_data", all),
+        part_of(c, "Anonymous metadata size:", "anon_metadata", all),
+    ]);
+    let [meta, pd, pm] = ["meta", "pd", "pm"].map(|name| of(c, name) as f64 / WHOLE);
+    for (list, key, data, metadata) in [("MFU", "mfu", 1.0 - pd, 1.0 - pm), ("MRU", "mru", pd, pm)] {
+        for (kind, target) in [("data", data * (1.0 - meta)), ("metadata", metadata * meta)] {
+            let target = (target * all as f64) as u64;
+            out.push(sized(&format!("{list} {kind} target:"), target, all));
+            out.push(part_of(c, &format!("{list} {kind} size:"), &format!("{key}_{kind}"), all));
+            let evictable = format!("{key}_evictable_{kind}");
+            out.push(part_of(c, &format!("{list} evictable {kind} size:"), &evictable, all));
+            out.push(amount(c, &format!("{list} ghost {kind} size:"), &format!("{key}_ghost_{kind}")));
+        }
+    }
+    let eligible = of(c, "evict_l2_eligible");
+    out.extend([
+        part_of(c, "Uncached data size:", "uncached_data", all),
+        part_of(c, "Uncached metadata size:", "uncached_metadata", all),
         String::new(),
         "ARC hash breakdown:".into(),
         counted("Elements:", of(c, "hash_elements")),
+        counted("Collisions:", of(c, "hash_collisions")),
+        counted("Chain max:", of(c, "hash_chain_max")),
+        counted("Chains:", of(c, "hash_chains")),
         String::new(),
         "ARC misc:".into(),
+        counted("Memory throttles:", of(c, "memory_throttle_count")),
+        counted("Memory direct reclaims:", of(c, "memory_direct_count")),
+        counted("Memory indirect reclaims:", of(c, "memory_indirect_count")),
         counted("Deleted:", of(c, "deleted")),
+        counted("Mutex misses:", of(c, "mutex_miss")),
+        counted("Eviction skips:", of(c, "evict_skip")),
+        counted("Eviction skips due to L2 writes:", of(c, "evict_l2_skip")),
+        amount(c, "L2 cached evictions:", "evict_l2_cached"),
+        amount(c, "L2 eligible evictions:", "evict_l2_eligible"),
+        part_of(c, "L2 eligible MFU evictions:", "evict_l2_eligible_mfu", eligible),
+        part_of(c, "L2 eligible MRU evictions:", "evict_l2_eligible_mru", eligible),
+        amount(c, "L2 ineligible evictions:", "evict_l2_ineligible"),
+        String::new(),
+    ]);
+    out
+}
+
+fn hits(c: &Counts) -> Vec<String> {
+    const WAYS: [(&str, &str); 3] = [("hits", "hits"), ("I/O hits", "iohits"), ("misses", "misses")];
+    let all = sum(c, &["hits", "iohits", "misses"]);
+    let mut out = vec![title("ARC total accesses:", &count(all))];
+    out.extend(WAYS.map(|(text, key)| share(&format!("Total {text}:"), of(c, key), all)));
+    out.push(String::new());
+    let heading = |text: &str, n: u64, all: u64| {
+        title(&format!("ARC {text}:"), &format!("{}{:>14}", percent(n, all), count(n)))
+    };
+    for (name, key) in [
+        ("Demand data", "demand_data"),
+        ("Demand metadata", "demand_metadata"),
+        ("Prefetch data", "prefetch_data"),
+        ("Prefetch metadata", "prefetch_metadata"),
+    ] {
+        let here = WAYS.iter().map(|(_, way)| of(c, &format!("{key}_{way}"))).sum();
+        out.push(heading(&format!("{} accesses", name.to_lowercase()), here, all));
+        for (text, way) in WAYS {
+            out.push(share(&format!("{name} {text}:"), of(c, &format!("{key}_{way}")), here));
+        }
+        out.push(String::new());
+    }
+    let ahead = sum(c, &["predictive_prefetch", "prescient_prefetch"]);
+    for kind in ["predictive", "prescient"] {
+        let made = of(c, &format!("{kind}_prefetch"));
+        let (hit, joined) =
+            (of(c, &format!("demand_hit_{kind}_prefetch")), of(c, &format!("demand_iohit_{kind}_prefetch")));
+        out.push(heading(&format!("{kind} prefetches"), made, ahead));
+        out.push(share(&format!("Demand hits after {kind}:"), hit, made));
+        out.push(share(&format!("Demand I/O hits after {kind}:"), joined, made));
+        out.push(share(&format!("Never demanded after {kind}:"), made.saturating_sub(hit + joined), made));
+        out.push(String::new());
+    }
+    out.push("ARC states hits of all accesses:".into());
+    for (name, key) in [
+        ("Most frequently used (MFU):", "mfu_hits"),
+        ("Most recently used (MRU):", "mru_hits"),
+        ("Most frequently used (MFU) ghost:", "mfu_ghost_hits"),
+        ("Most recently used (MRU) ghost:", "mru_ghost_hits"),
+        ("Uncached:", "uncached_hits"),
+    ] {
+        out.push(share(name, of(c, key), all));
+    }
+    out.push(String::new());
+    out
+}
+
+fn dmu(c: &Counts) -> Vec<String> {
+    let further = ["zfetch_future", "zfetch_stride"];
+    let all = sum(c, &["zfetch_hits", "zfetch_past", "zfetch_misses"]) + sum(c, &further);
+    vec![
+        title("DMU predictive prefetcher calls:", &count(all)),
+        share("Stream hits:", of(c, "zfetch_hits"), all),
+        share("Hits ahead of stream:", sum(c, &further), all),
+        share("Hits behind stream:", of(c, "zfetch_past"), all),
+        share("Stream misses:", of(c, "zfetch_misses"), all),
+        share("Streams limit reached:", of(c, "zfetch_max_streams"), of(c, "zfetch_misses")),
+        counted("Stream strides:", of(c, "zfetch_stride")),
+        counted("Prefetches issued:", of(c, "zfetch_io_issued")),
         String::new(),
     ]
 }
 
-fn hits(c: &Counts) -> Vec<String> {
-    let all = sum(c, &["hits", "misses"]);
-    let share = |text: &str, n: u64, all: u64| item(text, &percent(n, all), &count(n));
-    let mut out = vec![
-        title("ARC total accesses:", &count(all)),
-        share("Total hits:", of(c, "hits"), all),
-        share("Total misses:", of(c, "misses"), all),
+fn zil(c: &Counts) -> Vec<String> {
+    let to = |text: &str, kind: &str| {
+        let of = |what: &str| of(c, &format!("zil_itx_metaslab_{kind}_{what}"));
+        item(text, &bytes(of("bytes")), &count(of("count")))
+    };
+    vec![
+        title("ZIL committed transactions:", &count(of(c, "zil_itx_count"))),
+        counted("Commit requests:", of(c, "zil_commit_count")),
+        counted("Flushes to stable storage:", of(c, "zil_commit_writer_count")),
+        to("Transactions to SLOG storage pool:", "slog"),
+        to("Transactions to non-SLOG storage pool:", "normal"),
         String::new(),
-    ];
-    for (name, key) in [
-        ("demand data", "demand_data"),
-        ("demand metadata", "demand_metadata"),
-        ("prefetch data", "prefetch_data"),
-        ("prefetch metadata", "prefetch_metadata"),
-    ] {
-        let (found, missed) = (of(c, &format!("{key}_hits")), of(c, &format!("{key}_misses")));
-        let here = found + missed;
-        out.push(title(
-            &format!("ARC {name} accesses:"),
-            &format!("{}{:>14}", percent(here, all), count(here)),
-        ));
-        out.push(share("Hits:", found, here));
-        out.push(share("Misses:", missed, here));
-        out.push(String::new());
-    }
-    let found = of(c, "hits");
-    out.push("Cache hits by cache type:".into());
-    for (name, key) in [
-        ("Most frequently used (MFU):", "mfu_hits"),
-        ("Most recently used (MRU):", "mru_hits"),
-        ("MFU ghost:", "mfu_ghost_hits"),
-        ("MRU ghost:", "mru_ghost_hits"),
-    ] {
-        out.push(share(name, of(c, key), found));
-    }
-    out.push(String::new());
-    out
+    ]
 }
 
 fn l2arc(c: &Counts) -> Vec<String> {
@@ -216,11 +317,11 @@ fn l2arc(c: &Counts) -> Vec<String> {
     }
     let errors = sum(c, &["l2_writes_error", "l2_cksum_bad", "l2_io_error"]);
     let (size, all) = (of(c, "l2_size"), sum(c, &["l2_hits", "l2_misses"]));
-    let share = |text: &str, n: u64| item(text, &percent(n, all), &count(n));
     let writes = of(c, "l2_writes_sent");
     let mut out = vec![title("L2ARC status:", if errors == 0 { "HEALTHY" } else { "DEGRADED" })];
     for (name, key) in [
         ("Low memory aborts:", "l2_abort_lowmem"),
+        ("Free on write:", "l2_free_on_write"),
         ("R/W clashes:", "l2_rw_clash"),
         ("Bad checksums:", "l2_cksum_bad"),
         ("Read errors:", "l2_io_error"),
@@ -244,8 +345,8 @@ fn l2arc(c: &Counts) -> Vec<String> {
         ),
         String::new(),
         title("L2ARC breakdown:", &count(all)),
-        share("Hit ratio:", of(c, "l2_hits")),
-        share("Miss ratio:", of(c, "l2_misses")),
+        share("Hit ratio:", of(c, "l2_hits"), all),
+        share("Miss ratio:", of(c, "l2_misses"), all),
         String::new(),
         "L2ARC I/O:".into(),
         item("Reads:", &bytes(of(c, "l2_read_bytes")), &count(of(c, "l2_hits"))),
@@ -305,6 +406,13 @@ mod tests {
         let mut counts: Counts = list.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
         assert!(hits(&counts).iter().any(|l| l.contains("Total hits:") && l.contains("90.0 %")));
         assert_eq!(l2arc(&counts)[0], "L2ARC not detected, skipping section");
+        counts.extend([("memory_all_bytes".to_owned(), 1 << 30), ("mfu_data".to_owned(), 3 << 19)]);
+        let told = arc(&counts);
+        let says = |text: &str, value: &str| told.iter().any(|l| l.contains(text) && l.ends_with(value));
+        assert!(says("Total memory size:", "1.0 GiB") && says("MFU data size:", "1.5 MiB"), "{told:?}");
+        // Nothing is metadata's, and no recent block has a target.
+        assert!(says("MFU data target:", "1.5 MiB") && says("MRU data target:", "0 Bytes"), "{told:?}");
+        assert!(told.iter().all(|line| line.len() <= WIDTH), "{told:?}");
         counts.insert("l2_ndev".into(), 1);
         assert!(l2arc(&counts)[0].ends_with("HEALTHY"));
         assert_eq!(bar(&counts)[2].matches('F').count(), BAR / 2);

@@ -109,7 +109,7 @@ pub(crate) const TOOLS: &[(&str, &str, Tool)] = &[
     ("zstream", "command args ...", zstream::main),
     ("zinject", zinject::WORDS, zinject::main),
     ("zillad", "[options]", zilla_daemon::command::main),
-    ("arcstat", "[-hpv] [-f fields] [-s separator] [pool] [interval [count]]", arcstat::main),
+    ("arcstat", "[-ahpvxz] [-f fields] [-o file] [-s separator] [pool] [interval [count]]", arcstat::main),
     ("arcsummary", "[-gr] [-s section] [pool]", arcsummary::main),
     ("zilstat", "[-dHpl] [pool|dataset] [interval [count]]", zilstat::main),
     ("zgenhostid", zgenhostid::WORDS, zgenhostid::main),

@@ -8,7 +8,7 @@ use zilla_env::Opener;
 
 pub use zilla_core::ddt::DedupStats;
 pub use zilla_core::dmu::{DbufCounts, DbufInfo, FaultCounts, ObjsetCounts, StreamCounts};
-pub use zilla_core::memory::{Chosen, Memory, chosen};
+pub use zilla_core::memory::{Chosen, Memory, chosen, shortages};
 pub use zilla_core::spa::{BeatRecord, CheckpointStat, TrimCounts};
 pub use zilla_core::txg::{DeviceIo, TxCounts, TxgRecord};
 pub use zilla_core::zil::{LATENCY_BUCKETS, LogCounts};
@@ -22,7 +22,39 @@ pub async fn memory(opener: &dyn Opener) -> Option<Memory> {
 pub fn arc_counts_of_none() -> Vec<(&'static str, u64)> {
     let mut all = zilla_core::arc::Cache::arcstats_of_none();
     all.extend(zilla_core::l2arc::L2arc::arcstats_of_none());
+    all.extend(beside(&all, &DbufCounts::default(), 0));
     all
+}
+
+/// What memory holds beside the ARC, in the words of OpenZFS's `arcstats`, where all that is one:
+/// blocks ready in the dbuf cache are its overhead, what waits for its txg is anonymous.
+fn beside(arc: &[(&'static str, u64)], dbufs: &DbufCounts, dirty: u64) -> [(&'static str, u64); 18] {
+    let of = |name: &str| arc.iter().find(|(n, _)| *n == name).map_or(0, |(_, v)| *v);
+    let metadata = of("metadata_size") + of("hdr_size") + of("l2_hdr_size") + dbufs.described + dbufs.objects;
+    [
+        ("overhead_size", dbufs.bytes.saturating_sub(dbufs.described)),
+        ("dbuf_size", dbufs.described),
+        ("dnode_size", dbufs.objects),
+        // It is in the object.
+        ("bonus_size", 0),
+        ("anon_size", dirty),
+        ("anon_data", dirty),
+        // Metadata are made when the txg is synced, and are written at once.
+        ("anon_metadata", 0),
+        ("anon_evictable_data", 0),
+        ("anon_evictable_metadata", 0),
+        ("arc_meta_used", metadata),
+        ("arc_dnode_limit", dbufs.objects_limit),
+        // Nothing of the kind is here: room that is promised or lent, buffers that keep another
+        // alive, blocks that stay encrypted, what is lost by rounding, reads that are only looked for.
+        ("arc_tempreserve", 0),
+        ("arc_loaned_bytes", 0),
+        ("arc_prune", 0),
+        ("arc_raw_size", 0),
+        ("async_upgrade_sync", 0),
+        ("cached_only_in_progress", 0),
+        ("abd_chunk_waste_size", 0),
+    ]
 }
 
 impl Pool {
@@ -30,6 +62,7 @@ impl Pool {
     pub fn arc_counts(&self) -> Vec<(&'static str, u64)> {
         let mut all = self.spa().zio.cache().arcstats();
         all.extend(self.spa().zio.l2().arcstats());
+        all.extend(beside(&all, &self.dbuf_counts(), self.spa().ctx.txgs.dirty_bytes()));
         all
     }
 

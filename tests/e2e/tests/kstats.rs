@@ -114,6 +114,75 @@ fn what_a_pool_and_its_file_systems_do_is_told() {
     zilla_e2e::zdb_clean(&world.disks(), "tank");
 }
 
+/// Where OpenZFS's scripts look for statistics.
+const OPENZFS: &str = "/proc/spl/kstat/zfs";
+
+/// OpenZFS's own `arc_summary` and `arcstat` (Debian: zfsutils-linux) read ours as they read theirs.
+#[test]
+fn openzfs_s_scripts_read_them() {
+    if !can(&[Need::Fuse, Need::Zdb, Need::Python]) {
+        return;
+    }
+    let world = World::new();
+    let mut daemon = serve(&world);
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    let file = pool.root().join("file");
+    put(&file, &vec![7; 4 << 20]);
+    pool.export();
+    pool.import();
+    assert_eq!(fs::read(&file).expect("file").len(), 4 << 20);
+    let kstat = world.path().join("kstat");
+    let run = |script: &str, args: &[&str]| {
+        let text = fs::read_to_string(Path::new("/usr/sbin").join(script)).expect(script);
+        assert!(text.contains(OPENZFS), "{script} looks elsewhere");
+        let ours = world.path().join(script);
+        fs::write(&ours, text.replace(OPENZFS, kstat.to_str().expect("a name"))).expect("write");
+        let out = std::process::Command::new("python3").arg(&ours).args(args).output().expect("python3");
+        let (said, wrong) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert!(out.status.success() && wrong.is_empty(), "{script} {args:?}: {said}{wrong}");
+        said.into_owned()
+    };
+    let all = ["arc", "archits", "dmu", "l2arc", "zil"].map(|section| run("arc_summary", &["-s", section]));
+    assert!(all[0].contains("Total memory size:") && all[1].contains("Total I/O hits:"), "{all:?}");
+    assert!(run("arc_summary", &["-g"]).contains("ARC"));
+    let fields = run("arcstat", &["-p", "-f", "miss,dmis,size,free,hdrsz%,mfusz,zissued"]);
+    let numbers: Vec<f64> =
+        fields.lines().nth(1).expect("a line").split_whitespace().map(|n| n.parse().expect(n)).collect();
+    assert!(numbers[..4].iter().all(|n| *n > 0.0), "{fields}");
+    run("arcstat", &["-a"]);
+    // Ours say the same, in the same columns.
+    let headings =
+        |text: String| text.lines().next().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" "));
+    for args in [&[][..], &["-x"], &["-z"]] {
+        let own = world.run("zilla", &[&["arcstat"][..], args].concat()).ok();
+        assert_eq!(headings(own), headings(run("arcstat", args)), "{args:?}");
+    }
+    let known = run_fields(&run("arcstat", &["-a", "-p"]));
+    let own = run_fields(&world.run("zilla", &["arcstat", "-a", "-p"]).ok());
+    let lacking: Vec<&String> = known.iter().filter(|name| !own.contains(name)).collect();
+    assert!(lacking.is_empty(), "{lacking:?}");
+    // Lines of the report that are OpenZFS's, but for the figures.
+    let labels = |text: &str| -> Vec<String> {
+        let label = |l: &str| l.trim().split_once(':').map(|(label, _)| label.to_owned());
+        text.lines().filter_map(label).collect()
+    };
+    for section in ["arc", "archits", "zil"] {
+        let theirs = labels(&run("arc_summary", &["-s", section]));
+        let own = labels(&world.run("zilla", &["arcsummary", "-s", section]).ok());
+        // (Their first lines tell the time and the version.)
+        let lacking: Vec<_> = theirs.iter().filter(|l| l.contains(' ') && !own.contains(l)).collect();
+        assert!(lacking.iter().all(|l| l.contains("Report")), "{section}: {lacking:?}");
+    }
+    pool.export();
+    world.stop();
+    daemon.wait().expect("the daemon");
+    zilla_e2e::zdb_clean(&world.disks(), "tank");
+}
+
+fn run_fields(text: &str) -> Vec<String> {
+    text.lines().next().unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
 #[test]
 fn as_much_is_read_ahead_as_the_property_says() {
     const SIZE: usize = 24 << 20;

@@ -274,8 +274,35 @@ pub struct ArcStatQuery {
 #[serde(default)]
 pub struct ArcStat {
     pub pool: String,
-    /// Under the names of OpenZFS's `arcstats`.
+    /// Under the names of OpenZFS's `arcstats` and `zil`, and of its `zfetchstats` with `zfetch_`
+    /// before them. Those of [`ArcStat::OF_MACHINE`] are the same of all pools.
     pub counts: BTreeMap<String, u64>,
+}
+
+impl ArcStat {
+    /// What is the machine's or the process's and no pool's.
+    pub const OF_MACHINE: [&str; 9] = [
+        "memory_throttle_count",
+        "memory_direct_count",
+        "memory_indirect_count",
+        "memory_all_bytes",
+        "memory_free_bytes",
+        "memory_available_bytes",
+        "arc_no_grow",
+        "arc_need_free",
+        "arc_sys_free",
+    ];
+
+    /// Of several pools together.
+    pub fn total(all: impl IntoIterator<Item = ArcStat>) -> BTreeMap<String, u64> {
+        let mut sum = BTreeMap::new();
+        for (name, n) in all.into_iter().flat_map(|s| s.counts) {
+            let one = ArcStat::OF_MACHINE.contains(&name.as_str());
+            let total = sum.entry(name).or_insert(0);
+            *total = if one { n } else { *total + n };
+        }
+        sum
+    }
 }
 
 /// Returns when none of the activities is in progress or the time is over.

@@ -78,6 +78,8 @@ pub struct L2Facts {
     /// The rest of the first DVA: sectors allocated, and whether it is a gang's.
     pub gang: bool,
     pub asectors: u32,
+    /// It was written there, or came from there.
+    pub had: bool,
 }
 
 /// Which blocks of a dataset a cache takes (`primarycache`, `secondarycache`).
@@ -242,6 +244,14 @@ impl Cache {
         self.shard(key).lock().counters.misses[usize::from(prefetch)][usize::from(metadata)] += 1;
     }
 
+    /// Counts a lookup that found the block on its way from disk, and whether it was for a use what
+    /// another had read ahead.
+    pub fn joined(&self, key: &Key, metadata: bool, prefetch: bool, ahead: bool) {
+        let counters = &mut self.shard(key).lock().counters;
+        counters.iohits[usize::from(prefetch)][usize::from(metadata)] += 1;
+        counters.prefetched_iohits += u64::from(ahead && !prefetch);
+    }
+
     pub fn contains(&self, key: &Key) -> bool {
         self.shard(key).lock().contains(key)
     }
@@ -288,6 +298,11 @@ impl Cache {
     /// Says of a block that came just now that it was used before, longer ago than the ghosts know.
     pub fn used_before(&self, key: &Key) {
         self.shard(key).lock().used_before(key);
+    }
+
+    /// A cache device has a block.
+    pub fn had(&self, key: &Key) {
+        self.shard(key).lock().had(key);
     }
 
     /// A block as it is here, which is no use of it.

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use zilla_codec::compress::Compress;
 
 use super::lists::{Item, List, Lists};
-use super::stats::Counters;
+use super::stats::{Counters, Second};
 use super::{Block, Key, L2Facts, Tail, Wanted};
 
 /// Bytes of memory that a buffer's owner takes: it, a count of who uses it, and malloc's own.
@@ -82,6 +82,8 @@ const L2_WANTED: u8 = 4;
 const GANG: u8 = 8;
 /// Came by prefetch and was not asked for since.
 const PREFETCHED: u8 = 16;
+/// A cache device had it once.
+const L2_HAD: u8 = 32;
 
 impl Default for Entry {
     fn default() -> Self {
@@ -105,6 +107,7 @@ impl Entry {
             (KEEP, keep),
             (L2_WANTED, l2.wanted),
             (GANG, l2.gang),
+            (L2_HAD, l2.had),
             (PREFETCHED, prefetched),
         ] {
             if is {
@@ -119,14 +122,32 @@ impl Entry {
         self.flags & flag != 0
     }
 
+    fn kind(&self) -> usize {
+        usize::from(self.is(METADATA))
+    }
+
+    fn second(&self) -> Second {
+        match (self.is(L2_HAD), self.is(L2_WANTED)) {
+            (true, _) => Second::Had,
+            (_, true) => Second::Wanted,
+            _ => Second::Unwanted,
+        }
+    }
+
     fn block(&self) -> Block {
+        let l2 = L2Facts {
+            wanted: self.is(L2_WANTED),
+            gang: self.is(GANG),
+            asectors: self.asectors,
+            had: self.is(L2_HAD),
+        };
         Block {
             data: self.data.clone(),
             compress: self.compress,
             lsize: self.lsize,
             metadata: self.is(METADATA),
             keep: self.is(KEEP),
-            l2: L2Facts { wanted: self.is(L2_WANTED), gang: self.is(GANG), asectors: self.asectors },
+            l2,
         }
     }
 }
@@ -135,12 +156,27 @@ impl Entry {
 #[derive(Clone, Copy, Default)]
 struct Ghost {
     name: Name,
+    /// Below [`GHOST_OF_METADATA`], and that if it was such.
     size: u32,
+}
+
+/// No block is as large.
+const GHOST_OF_METADATA: u32 = 1 << 31;
+
+impl Ghost {
+    fn of(entry: &Entry) -> Ghost {
+        let kind = if entry.is(METADATA) { GHOST_OF_METADATA } else { 0 };
+        Ghost { name: entry.name, size: entry.size() as u32 | kind }
+    }
+
+    fn kind(&self) -> usize {
+        usize::from(self.size & GHOST_OF_METADATA != 0)
+    }
 }
 
 impl Item for Ghost {
     fn size(&self) -> u64 {
-        u64::from(self.size)
+        u64::from(self.size & !GHOST_OF_METADATA)
     }
 }
 
@@ -174,32 +210,41 @@ impl Place {
     }
 }
 
+/// By kind (0 data, 1 metadata), bytes.
+pub type Kinds = [u64; 2];
+
 #[derive(Default, Clone, Copy, Debug)]
 pub struct Sizes {
-    pub mru: u64,
-    pub mfu: u64,
-    pub mru_ghost: u64,
-    pub mfu_ghost: u64,
+    /// What the limit counts of each list, and the ghosts of each.
+    pub lists: [u64; 2],
+    pub ghosts: [u64; 2],
     pub p: u64,
-    pub data: u64,
-    pub metadata: u64,
+    /// Bytes of the blocks alone, by list.
+    pub held: [Kinds; 2],
+    /// What is let go as soon as it was asked for; it is among the others, too.
+    pub uncached: Kinds,
+    /// As the limit would count them.
+    pub ghosts_held: [Kinds; 2],
     pub uncompressed: u64,
     pub entries: u64,
+    /// The most entries that there were, and of each shard: all together there were never more.
+    pub entries_max: u64,
     /// Bytes of memory beside the blocks: entries, ghosts, the table, and the buffers' owners.
     pub headers: u64,
 }
 
 impl Sizes {
     pub fn add(&mut self, o: &Sizes) {
-        self.mru += o.mru;
-        self.mfu += o.mfu;
-        self.mru_ghost += o.mru_ghost;
-        self.mfu_ghost += o.mfu_ghost;
+        let add = |to: &mut [u64; 2], more: [u64; 2]| to.iter_mut().zip(more).for_each(|(a, b)| *a += b);
+        add(&mut self.lists, o.lists);
+        add(&mut self.ghosts, o.ghosts);
+        add(&mut self.uncached, o.uncached);
+        self.held.iter_mut().zip(o.held).for_each(|(a, b)| add(a, b));
+        self.ghosts_held.iter_mut().zip(o.ghosts_held).for_each(|(a, b)| add(a, b));
         self.p += o.p;
-        self.data += o.data;
-        self.metadata += o.metadata;
         self.uncompressed += o.uncompressed;
         self.entries += o.entries;
+        self.entries_max += o.entries_max;
         self.headers += o.headers;
     }
 }
@@ -207,15 +252,19 @@ impl Sizes {
 /// Bytes of the blocks that are here.
 #[derive(Clone, Copy, Default)]
 struct Held {
-    data: u64,
-    metadata: u64,
+    lists: [Kinds; 2],
+    uncached: Kinds,
     uncompressed: u64,
 }
 
 impl Held {
-    fn change(&mut self, entry: &Entry, f: fn(u64, u64) -> u64) {
-        let of_kind = if entry.is(METADATA) { &mut self.metadata } else { &mut self.data };
-        *of_kind = f(*of_kind, entry.data.len() as u64);
+    fn change(&mut self, list: List, entry: &Entry, f: fn(u64, u64) -> u64) {
+        let (kind, bytes) = (entry.kind(), entry.data.len() as u64);
+        let all = &mut self.lists[list as usize][kind];
+        *all = f(*all, bytes);
+        if !entry.is(KEEP) {
+            self.uncached[kind] = f(self.uncached[kind], bytes);
+        }
         self.uncompressed = f(self.uncompressed, u64::from(entry.lsize));
     }
 }
@@ -228,6 +277,8 @@ pub struct Shard {
     /// Target size of the MRU list.
     p: u64,
     held: Held,
+    ghosts_held: [Kinds; 2],
+    entries_max: u64,
     pub counters: Counters,
 }
 
@@ -240,6 +291,8 @@ impl Default for Shard {
             ghosts: Lists::new(),
             p: 0,
             held: Held::default(),
+            ghosts_held: [[0; 2]; 2],
+            entries_max: 0,
             counters: Counters::default(),
         }
     }
@@ -271,12 +324,16 @@ impl Shard {
         if prefetch {
             return Some(block);
         }
+        // The first use of what was prefetched is what the prefetch was for, not a second use.
+        let first = entry.is(PREFETCHED);
+        if first {
+            self.counters.prefetched_hits += 1;
+        }
         if !block.keep {
+            self.counters.uncached_hits += 1;
             drop(self.remove(key));
             return Some(block);
         }
-        // The first use of what was prefetched is what the prefetch was for, not a second use.
-        let first = entry.is(PREFETCHED);
         if first {
             entry.flags &= !PREFETCHED;
             entry.used = ticks(now);
@@ -300,12 +357,13 @@ impl Shard {
             }
             Some(place) => {
                 self.ghost_hit(place.list(), entry.size(), limit);
-                self.ghosts.take(place.list(), place.at());
+                self.take_ghost(place.list(), place.at());
                 List::Mfu
             }
         };
-        self.held.change(&entry, |a, b| a + b);
+        self.held.change(to, &entry, |a, b| a + b);
         let place = Place::of_block(to, self.blocks.add(to, entry));
+        self.entries_max = self.entries_max.max(self.entries());
         match found {
             Some(old) => self.replace(&key, old, place),
             None => {
@@ -347,8 +405,9 @@ impl Shard {
             let Some(at) = self.blocks.tail(list) else { break };
             let old = Place::of_block(list, at);
             let entry = self.take(old);
-            self.counters.deleted += 1;
-            let ghost = Ghost { name: entry.name, size: entry.size() as u32 };
+            self.counters.evicted(list, u64::from(entry.lsize), entry.second());
+            let ghost = Ghost::of(&entry);
+            self.ghosts_held[list as usize][ghost.kind()] += ghost.size();
             let at = self.ghosts.add(list, ghost);
             self.replace(&entry.name.key(), old, Place::of_ghost(list, at));
             gone.push(entry.data);
@@ -360,7 +419,7 @@ impl Shard {
                 || self.ghosts.count(list) * Lists::<Ghost>::EACH > limit / MOST_GHOSTS
             {
                 let Some(at) = self.ghosts.tail(list) else { break };
-                let ghost = self.ghosts.take(list, at);
+                let ghost = self.take_ghost(list, at);
                 self.forget(&ghost.name.key(), Place::of_ghost(list, at));
             }
         }
@@ -370,8 +429,15 @@ impl Shard {
 
     /// Forgets all, and goes on counting.
     pub fn empty(&mut self) -> Shard {
-        let counters = self.counters;
-        std::mem::replace(self, Shard { counters, ..Shard::default() })
+        let Shard { counters, entries_max, .. } = *self;
+        std::mem::replace(self, Shard { counters, entries_max, ..Shard::default() })
+    }
+
+    /// A cache device has it.
+    pub fn had(&mut self, key: &Key) {
+        if let Some(place) = self.find_block(key) {
+            self.blocks[place.at()].flags |= L2_HAD;
+        }
     }
 
     pub fn peek(&self, key: &Key) -> Option<Block> {
@@ -416,7 +482,7 @@ impl Shard {
         let place = self.find(key)?;
         self.forget(key, place);
         if place.is_ghost() {
-            self.ghosts.take(place.list(), place.at());
+            self.take_ghost(place.list(), place.at());
             return None;
         }
         Some(self.take(place).data)
@@ -448,30 +514,44 @@ impl Shard {
     /// Takes a block out of its list.
     fn take(&mut self, place: Place) -> Entry {
         let entry = self.blocks.take(place.list(), place.at());
-        self.held.change(&entry, |a, b| a - b);
+        self.held.change(place.list(), &entry, |a, b| a - b);
         entry
+    }
+
+    fn take_ghost(&mut self, list: List, at: u32) -> Ghost {
+        let ghost = self.ghosts.take(list, at);
+        self.ghosts_held[list as usize][ghost.kind()] -= ghost.size();
+        ghost
     }
 
     fn promote(&mut self, key: &Key, place: Place, to: List) {
         self.blocks.promote(place.list(), to, place.at());
         if place.list() != to {
+            let entry = &self.blocks[place.at()];
+            self.held.change(place.list(), entry, |a, b| a - b);
+            self.held.change(to, entry, |a, b| a + b);
             self.replace(key, place, Place::of_block(to, place.at()));
         }
     }
 
+    fn entries(&self) -> u64 {
+        self.blocks.count(List::Mru) + self.blocks.count(List::Mfu)
+    }
+
     pub fn sizes(&self) -> Sizes {
-        let entries = self.blocks.count(List::Mru) + self.blocks.count(List::Mfu);
+        let entries = self.entries();
         let lists = self.blocks.bytes() + self.ghosts.bytes();
+        let both = |of: &dyn Fn(List) -> u64| [of(List::Mru), of(List::Mfu)];
         Sizes {
-            mru: self.blocks.size(List::Mru),
-            mfu: self.blocks.size(List::Mfu),
-            mru_ghost: self.ghosts.size(List::Mru),
-            mfu_ghost: self.ghosts.size(List::Mfu),
+            lists: both(&|list| self.blocks.size(list)),
+            ghosts: both(&|list| self.ghosts.size(list)),
             p: self.p,
-            data: self.held.data,
-            metadata: self.held.metadata,
+            held: self.held.lists,
+            uncached: self.held.uncached,
+            ghosts_held: self.ghosts_held,
             uncompressed: self.held.uncompressed,
             entries,
+            entries_max: self.entries_max,
             headers: lists + self.table.allocation_size() as u64 + entries * OWNER,
         }
     }

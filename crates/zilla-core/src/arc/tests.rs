@@ -188,3 +188,48 @@ fn what_was_counted_outlives_the_contents() {
     assert_eq!((arc.size(), counted(&arc)), (0, before));
     assert!(before.iter().all(|n| *n > 0) && !arc.is_cold());
 }
+
+/// Each byte is told once by list and kind, as long as it is here and as a ghost.
+#[test]
+fn what_is_held_is_told_by_list_and_kind() {
+    let arc = Cache::new(MIN_LIMIT);
+    let all = || arc.arcstats().into_iter().collect::<std::collections::HashMap<_, _>>();
+    let of_kind =
+        |n, metadata, wanted| Block { metadata, l2: L2Facts { wanted, ..L2Facts::default() }, ..block(n) };
+    let fits = MIN_LIMIT / (8192 + shard::OVERHEAD);
+    arc.insert(key(0), of_kind(0, true, false), false, NOW);
+    arc.insert(key(1), of_kind(1, false, true), false, NOW);
+    arc.insert(key(2), Block { keep: false, ..block(2) }, true, NOW);
+    assert!(arc.get(&key(0), false, Duration::from_secs(1)).is_some());
+    let s = all();
+    assert_eq!([s["mru_data"], s["mru_metadata"], s["mfu_data"], s["mfu_metadata"]], [16384, 0, 0, 8192]);
+    assert_eq!((s["uncached_data"], s["uncached_size"], s["meta"]), (8192, 8192, (1 << 32) / 3));
+    assert!(arc.get(&key(2), false, NOW).is_some());
+    let s = all();
+    assert_eq!((s["uncached_hits"], s["demand_hit_predictive_prefetch"], s["uncached_data"]), (1, 1, 0));
+    // All is pushed out, a cache device having had the one that it would want.
+    arc.had(&key(1));
+    for n in 10..10 + fits * 2 {
+        arc.insert(key(n), of_kind(n as usize, n % 2 == 0, n % 4 == 0), false, NOW);
+    }
+    let s = all();
+    let held = ["mru_data", "mru_metadata", "mfu_data", "mfu_metadata"].map(|name| s[name]);
+    assert_eq!(held.iter().sum::<u64>(), s["data_size"] + s["metadata_size"]);
+    assert_eq!(s["mru_ghost_data"] + s["mru_ghost_metadata"], s["mru_ghost_size"]);
+    assert_eq!(s["mfu_ghost_data"] + s["mfu_ghost_metadata"], s["mfu_ghost_size"]);
+    assert!(s["mru_ghost_data"] > 0 && s["mru_ghost_metadata"] > 0);
+    assert_eq!(s["evict_l2_cached"], 8192);
+    let (eligible, not) = (s["evict_l2_eligible"], s["evict_l2_ineligible"]);
+    assert_eq!(eligible, s["evict_l2_eligible_mru"] + s["evict_l2_eligible_mfu"]);
+    assert!(eligible > 0 && (not / 8192).abs_diff(3 * eligible / 8192) <= 4, "{eligible} {not}");
+    assert_eq!((eligible + not) / 8192 + 1, s["deleted"]);
+    assert!(s["hash_elements_max"] >= s["hash_elements"]);
+    // A ghost's hit takes it from among them.
+    let evicted = (10..10 + fits).rev().find(|n| n % 2 == 0 && !arc.contains(&key(*n))).unwrap();
+    arc.insert(key(evicted), of_kind(0, true, false), false, NOW);
+    let s = all();
+    assert_eq!(s["mru_ghost_hits"], 1);
+    assert_eq!(s["mru_ghost_data"] + s["mru_ghost_metadata"], s["mru_ghost_size"]);
+    arc.clear();
+    assert_eq!((all()["mfu_data"], all()["mru_ghost_data"]), (0, 0));
+}

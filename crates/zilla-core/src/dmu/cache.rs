@@ -40,15 +40,20 @@ pub struct DbufCache {
 /// The cache at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DbufCounts {
-    /// Blocks, and their bytes with what describes them.
+    /// Blocks, and their bytes with what describes them; that alone.
     pub blocks: u64,
     pub bytes: u64,
+    pub described: u64,
     /// The most bytes so far, how many there may be, and how many blocks were forgotten.
     pub most_bytes: u64,
     pub limit: u64,
     pub evicted: u64,
     /// Blocks of each level; those of higher ones are with the last.
     pub levels: [u64; LEVELS],
+    /// What the objects take beside their blocks, and how much may stay of those nobody uses. An
+    /// estimate.
+    pub objects: u64,
+    pub objects_limit: u64,
 }
 
 /// So many levels are told apart.
@@ -58,6 +63,9 @@ impl DbufCounts {
     pub fn add(&mut self, other: &DbufCounts) {
         self.levels.iter_mut().zip(other.levels).for_each(|(n, more)| *n += more);
         self.blocks += other.blocks;
+        self.described += other.described;
+        self.objects += other.objects;
+        self.objects_limit += other.objects_limit;
         self.bytes += other.bytes;
         self.most_bytes += other.most_bytes;
         self.limit += other.limit;
@@ -95,8 +103,13 @@ impl DbufCache {
     }
 
     pub fn counts(&self) -> DbufCounts {
+        let blocks = self.clock.lock().len() as u64;
+        let [objects, objects_limit] = self.objects.bytes();
         DbufCounts {
-            blocks: self.clock.lock().len() as u64,
+            blocks,
+            described: blocks * OVERHEAD as u64,
+            objects,
+            objects_limit,
             bytes: self.bytes() as u64,
             most_bytes: self.most.load(Ordering::Relaxed) as u64,
             limit: self.limit.load(Ordering::Relaxed) as u64,

@@ -62,6 +62,11 @@ impl Objects {
         self.live.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// What those that there are take of memory, and as many as there may be.
+    pub(super) fn bytes(&self) -> [u64; 2] {
+        [&self.live, &self.limit].map(|n| n.load(Ordering::Relaxed) as u64 * OBJECT_BYTES)
+    }
+
     #[cfg(test)]
     pub(crate) fn live(&self) -> usize {
         self.live.load(Ordering::Relaxed)

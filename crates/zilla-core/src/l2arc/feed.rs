@@ -204,6 +204,7 @@ impl L2arc {
             let gone = rotor.make_room(bytes);
             (gone, rotor.evict != before)
         };
+        let mut forgotten = Vec::new();
         {
             let mut index = self.index.lock();
             // Asked under the lock: its slot may be another's as soon as it has left.
@@ -211,9 +212,11 @@ impl L2arc {
                 return None;
             }
             for range in &gone {
-                index.evict(device.slot, range.start, range.end);
+                index.evict(device.slot, range.start, range.end, &mut forgotten);
             }
         }
+        let here = forgotten.iter().filter(|key| self.arc.contains(key)).count();
+        add(&self.stats.evict_l1cached, here as u64);
         if moved {
             self.write_header(device, facts).await?;
         }
@@ -257,6 +260,7 @@ impl L2arc {
                 placed.iter().for_each(|c| index.push(device.slot, c));
             }
         }
+        placed.iter().for_each(|c| self.arc.had(&c.key));
         if logged {
             self.write_header(device, facts).await?;
         }

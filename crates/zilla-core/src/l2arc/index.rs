@@ -444,17 +444,15 @@ impl Index {
     }
 
     /// Forgets the oldest blocks of a device as long as they lie in `from..to`, which is about to
-    /// be written. How many that were.
-    pub fn evict(&mut self, slot: usize, from: u64, to: u64) -> u64 {
-        let mut gone = 0;
+    /// be written, and names them.
+    pub fn evict(&mut self, slot: usize, from: u64, to: u64, gone: &mut Vec<Key>) {
         loop {
             let device = self.devices.get(slot).and_then(Option::as_ref);
             let front = device.and_then(|d| d.ring.front()).map(|e| e.cached().daddr);
             if !front.is_some_and(|daddr| (from..to).contains(&daddr)) {
-                return gone;
+                return;
             }
-            self.pop(slot);
-            gone += 1;
+            gone.extend(self.pop(slot).map(|c| c.key));
         }
     }
 
@@ -494,8 +492,11 @@ mod tests {
         assert_eq!((index.amounts(slot).blocks, index.total().mfu), (3000, 3000 << 12));
         index.forget(&cached(5).key);
         assert!(!index.contains(&cached(5).key));
-        assert_eq!(index.evict(slot, 0, 700 << 12), 700);
-        assert_eq!(index.evict(slot, 0, 700 << 12), 0);
+        let mut gone = Vec::new();
+        for _ in 0..2 {
+            index.evict(slot, 0, 700 << 12, &mut gone);
+            assert_eq!(gone.len(), 700);
+        }
         assert!(!index.contains(&cached(699).key) && index.contains(&cached(700).key));
         assert_eq!(index.total().blocks, 2300);
         while index.forget_some(slot) {}

@@ -91,6 +91,10 @@ pub fn list(counters: &Counters, g: &Gauges) -> Vec<(&'static str, u64)> {
         ("l2_size", g.amounts.lsize),
         ("l2_asize", g.amounts.psize),
         ("l2_hdr_size", g.header_bytes),
+        // An index is locked for a moment, and what is freed while it is written is forgotten at once.
+        ("l2_writes_lock_retry", 0),
+        ("l2_evict_lock_retry", 0),
+        ("l2_free_on_write", 0),
         ("l2_log_blk_asize", g.log_bytes),
         ("l2_log_blk_count", g.log_blocks),
     ]);

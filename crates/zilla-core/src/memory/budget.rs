@@ -22,6 +22,7 @@ use crate::arc::{Cache, MIN_LIMIT};
 use crate::dmu::DbufCache;
 use crate::txg::{DirtyLimits, TxgState};
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 struct Member {
@@ -45,6 +46,14 @@ static MEMBERS: Mutex<Members> = Mutex::new(Members {
     set: [0; 3],
     chosen: Chosen { arc_max: None, arc_min: None, dirty_max: None },
 });
+
+/// How often a cache had to give way, since the process began.
+static SHORTAGES: AtomicU64 = AtomicU64::new(0);
+
+/// How often there was too little memory, and a cache had to give way.
+pub fn shortages() -> u64 {
+    SHORTAGES.load(Ordering::Relaxed)
+}
 
 /// What counts of what was chosen for the memory of all pools.
 pub fn chosen() -> Chosen {
@@ -120,6 +129,9 @@ pub(super) fn adjust(arc: &Cache, memory: &Memory) {
         (members.caches(), members.chosen)
     };
     let used = Used::of(&caches, &chosen);
+    if memory.available < reserve(memory) {
+        SHORTAGES.fetch_add(1, Ordering::Relaxed);
+    }
     arc.set_limit(used.adjusted(arc.limit(), arc.footprint(), arc.max(), memory));
 }
 
@@ -155,7 +167,7 @@ impl Used {
             let missing = u128::from(reserve - memory.available) * u128::from(used);
             let part = missing.div_ceil(u128::from(self.bytes.max(1)));
             used.min(limit).saturating_sub(u64::try_from(part).unwrap_or(u64::MAX))
-        } else if memory.available > 2 * reserve {
+        } else if memory.is_ample() {
             limit.saturating_add((memory.available - 2 * reserve) / 16 / self.caches)
         } else {
             limit

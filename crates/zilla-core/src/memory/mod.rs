@@ -19,7 +19,7 @@
 mod budget;
 mod chosen;
 
-pub use budget::chosen;
+pub use budget::{chosen, shortages};
 pub use chosen::Chosen;
 
 use std::path::{Path, PathBuf};
@@ -46,6 +46,16 @@ impl Memory {
     /// The cache's largest size in this much memory.
     pub fn arc_max(&self) -> u64 {
         self.total / 2
+    }
+
+    /// What is to be left of it for everyone else: caches give way where it is not.
+    pub fn reserve(&self) -> u64 {
+        reserve(self)
+    }
+
+    /// Whether caches may grow.
+    pub fn is_ample(&self) -> bool {
+        self.available > 2 * reserve(self)
     }
 }
 

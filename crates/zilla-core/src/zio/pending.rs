@@ -28,6 +28,8 @@ pub struct Pending {
     outcome: Mutex<Outcome>,
     over: Event,
     overwritten: AtomicBool,
+    /// Who began it reads ahead.
+    pub ahead: bool,
 }
 
 enum Outcome {
@@ -64,6 +66,7 @@ impl PendingReads {
             outcome: Mutex::new(Outcome::Running),
             over: Event::new(),
             overwritten: AtomicBool::new(false),
+            ahead: class > Priority::SyncWrite,
         });
         map.insert(key, pending.clone());
         Join::Lead(Lead { reads: self, key, pending })

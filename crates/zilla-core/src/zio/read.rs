@@ -146,11 +146,13 @@ impl Zio {
             }
             match self.0.pending.join(key, class) {
                 Join::Wait(pending) => {
+                    let ahead = pending.ahead;
                     match pending.wait().await {
                         // Somebody else's, with another pointer to the same place.
                         Some(Ok(block)) if !is_of(&block, &bp) => {}
                         Some(outcome) => {
                             found(Found::OnItsWay);
+                            self.0.cache.joined(&key, bp.is_metadata(), prefetch, ahead);
                             return outcome;
                         }
                         None => {}
@@ -177,7 +179,10 @@ impl Zio {
                     // A second use, of which the cache in memory does not know any more.
                     let again = self.0.l2.used_before(&key, place == Found::CacheDevice);
                     found(place);
-                    let outcome = raw.and_then(|raw| self.to_block(&bp, raw, bookmark));
+                    let mut outcome = raw.and_then(|raw| self.to_block(&bp, raw, bookmark));
+                    if let Ok(block) = &mut outcome {
+                        block.l2.had = place == Found::CacheDevice;
+                    }
                     if let Ok(block) = &outcome {
                         // (What is not kept may have been read ahead for somebody who has not asked
                         // yet.)
@@ -248,7 +253,7 @@ impl Zio {
         let wanted = as_stored && !bp.uses_crypt() && verify::tells_apart(bp);
         let wanted = wanted && self.caching(objset).secondary.takes(bp.is_metadata());
         let Some(dva) = bp.dvas().next() else { return L2Facts::default() };
-        L2Facts { wanted, gang: dva.gang, asectors: (dva.asize >> SPA_MINBLOCKSHIFT) as u32 }
+        L2Facts { wanted, gang: dva.gang, asectors: (dva.asize >> SPA_MINBLOCKSHIFT) as u32, had: false }
     }
 
     /// What the cache keeps of a block that was read.

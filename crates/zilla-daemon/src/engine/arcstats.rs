@@ -6,6 +6,7 @@ use super::pool::Pool;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use zilla::stats::Memory;
 use zilla_control::types::{ArcStat, ArcStatQuery};
 
 impl Engine {
@@ -17,14 +18,19 @@ impl Engine {
         }
     }
 
-    pub(super) fn arc_statistics(&self, r: &ArcStatQuery) -> Answer<Vec<ArcStat>> {
+    pub(super) async fn arc_statistics(&self, r: &ArcStatQuery) -> Answer<Vec<ArcStat>> {
         let pools = match &r.name {
             Some(name) => vec![self.pool(name)?],
             None => self.all_pools(),
         };
+        let machine = zilla::stats::memory(&*self.env.opener).await.map(|m| of_machine(&m));
         let stat = |pool: &Arc<Pool>| {
-            let counts = counts(pool).into_iter().map(|(name, n)| (name.to_owned(), n));
-            ArcStat { pool: pool.name(), counts: counts.collect() }
+            let streams = super::kstats::stream_names(&pool.zilla.stream_counts());
+            let streams = streams.into_iter().map(|(name, n)| (format!("zfetch_{name}"), n));
+            let logs = super::kstats::named(&pool.zilla.log_counts());
+            let all = counts(pool).into_iter().chain(machine.into_iter().flatten()).chain(logs);
+            let all = all.map(|(name, n)| (name.to_owned(), n));
+            ArcStat { pool: pool.name(), counts: all.chain(streams).collect() }
         };
         Ok(pools.iter().map(stat).collect())
     }
@@ -47,8 +53,29 @@ impl Past {
     }
 }
 
-/// The pools and their past, as they are at one moment.
-pub fn sum(pools: &RwLock<BTreeMap<String, Arc<Pool>>>, past: &Past) -> Vec<(&'static str, u64)> {
+/// What OpenZFS's say of the machine's memory, which all pools have together.
+fn of_machine(memory: &Memory) -> [(&'static str, u64); 9] {
+    let reserve = memory.reserve();
+    [
+        // Writers wait for their txg, and nobody waits until a cache has given way.
+        ("memory_throttle_count", 0),
+        ("memory_direct_count", 0),
+        ("memory_indirect_count", zilla::stats::shortages()),
+        ("memory_all_bytes", memory.total),
+        ("memory_free_bytes", memory.available),
+        ("memory_available_bytes", memory.available.saturating_sub(reserve)),
+        ("arc_no_grow", u64::from(!memory.is_ample())),
+        ("arc_need_free", reserve.saturating_sub(memory.available)),
+        ("arc_sys_free", reserve),
+    ]
+}
+
+/// The pools and their past, as they are at one moment, and the machine.
+pub fn sum(
+    pools: &RwLock<BTreeMap<String, Arc<Pool>>>,
+    past: &Past,
+    memory: &Memory,
+) -> Vec<(&'static str, u64)> {
     let (pools, past) = {
         let pools = pools.read();
         (pools.values().cloned().collect::<Vec<_>>(), past.0.lock().clone())
@@ -66,6 +93,7 @@ pub fn sum(pools: &RwLock<BTreeMap<String, Arc<Pool>>>, past: &Past) -> Vec<(&'s
             }
         }
     }
+    out.extend(of_machine(memory));
     if pools.is_empty() {
         return out;
     }
@@ -80,4 +108,59 @@ pub fn sum(pools: &RwLock<BTreeMap<String, Arc<Pool>>>, past: &Past) -> Vec<(&'s
         *n = said.unwrap_or(*n);
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// OpenZFS 2.3's names (`arc_stats_t` in its `sys/arc_impl.h`, and its manual of the kstats).
+    const NAMES: &str = "
+        hits iohits misses demand_data_hits demand_data_iohits demand_data_misses
+        demand_metadata_hits demand_metadata_iohits demand_metadata_misses
+        prefetch_data_hits prefetch_data_iohits prefetch_data_misses prefetch_metadata_hits
+        prefetch_metadata_iohits prefetch_metadata_misses mru_hits mru_ghost_hits mfu_hits
+        mfu_ghost_hits uncached_hits deleted mutex_miss access_skip evict_skip
+        evict_not_enough evict_l2_cached evict_l2_eligible evict_l2_eligible_mfu
+        evict_l2_eligible_mru evict_l2_ineligible evict_l2_skip hash_elements
+        hash_elements_max hash_collisions hash_chains hash_chain_max meta pd pm c c_min
+        c_max size compressed_size uncompressed_size overhead_size hdr_size data_size
+        metadata_size dbuf_size dnode_size bonus_size anon_size anon_data anon_metadata
+        anon_evictable_data anon_evictable_metadata mru_size mru_data mru_metadata
+        mru_evictable_data mru_evictable_metadata mru_ghost_size mru_ghost_data
+        mru_ghost_metadata mru_ghost_evictable_data mru_ghost_evictable_metadata mfu_size
+        mfu_data mfu_metadata mfu_evictable_data mfu_evictable_metadata mfu_ghost_size
+        mfu_ghost_data mfu_ghost_metadata mfu_ghost_evictable_data
+        mfu_ghost_evictable_metadata uncached_size uncached_data uncached_metadata
+        uncached_evictable_data uncached_evictable_metadata l2_hits l2_misses
+        l2_prefetch_asize l2_mru_asize l2_mfu_asize l2_bufc_data_asize
+        l2_bufc_metadata_asize l2_feeds l2_rw_clash l2_read_bytes l2_write_bytes
+        l2_writes_sent l2_writes_done l2_writes_error l2_writes_lock_retry
+        l2_evict_lock_retry l2_evict_reading l2_evict_l1cached l2_free_on_write
+        l2_abort_lowmem l2_cksum_bad l2_io_error l2_size l2_asize l2_hdr_size
+        l2_log_blk_writes l2_log_blk_avg_asize l2_log_blk_asize l2_log_blk_count
+        l2_data_to_meta_ratio l2_rebuild_success l2_rebuild_unsupported l2_rebuild_io_errors
+        l2_rebuild_dh_errors l2_rebuild_cksum_lb_errors l2_rebuild_lowmem l2_rebuild_size
+        l2_rebuild_asize l2_rebuild_bufs l2_rebuild_bufs_precached l2_rebuild_log_blks
+        memory_throttle_count memory_direct_count memory_indirect_count memory_all_bytes
+        memory_free_bytes memory_available_bytes arc_no_grow arc_tempreserve
+        arc_loaned_bytes arc_prune arc_meta_used arc_dnode_limit async_upgrade_sync
+        predictive_prefetch demand_hit_predictive_prefetch demand_iohit_predictive_prefetch
+        prescient_prefetch demand_hit_prescient_prefetch demand_iohit_prescient_prefetch
+        arc_need_free arc_sys_free arc_raw_size cached_only_in_progress abd_chunk_waste_size";
+
+    #[test]
+    fn all_of_openzfs_s_are_there_once() {
+        let memory = Memory { total: 1 << 30, available: 1 << 20 };
+        let all = sum(&RwLock::default(), &Past::default(), &memory);
+        let here: BTreeSet<&str> = all.iter().map(|(name, _)| *name).collect();
+        assert_eq!(here.len(), all.len(), "one is told twice");
+        let lacking: Vec<&str> = NAMES.split_whitespace().filter(|name| !here.contains(name)).collect();
+        assert!(lacking.is_empty(), "{lacking:?}");
+        let of = |name: &str| all.iter().find(|(n, _)| *n == name).unwrap().1;
+        assert_eq!((of("arc_no_grow"), of("arc_need_free")), (1, (1 << 26) - (1 << 20)));
+        let machine: BTreeSet<&str> = of_machine(&memory).iter().map(|(name, _)| *name).collect();
+        assert_eq!(machine, ArcStat::OF_MACHINE.into_iter().collect());
+    }
 }

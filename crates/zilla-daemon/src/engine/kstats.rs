@@ -25,7 +25,9 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zilla::stats::{BeatRecord, DbufCounts, FaultCounts, LogCounts, ObjsetCounts, StreamCounts, TxCounts};
+use zilla::stats::{
+    BeatRecord, DbufCounts, FaultCounts, LogCounts, Memory, ObjsetCounts, StreamCounts, TxCounts,
+};
 use zilla_fuse::{TextMount, Texts};
 
 /// How soon a change is there to be read.
@@ -41,6 +43,7 @@ struct Source {
     pools: Arc<RwLock<BTreeMap<String, Arc<Pool>>>>,
     past: Past,
     begun: Instant,
+    opener: Arc<dyn zilla_env::Opener>,
 }
 
 /// Serves them as long as the process lives, or until the mount that is given back is taken away.
@@ -50,7 +53,7 @@ pub async fn serve(
     env: zilla_env::Env,
 ) -> Option<TextMount> {
     let dir = std::env::var_os("ZILLA_KSTATS").filter(|d| !d.is_empty()).map(PathBuf::from)?;
-    let source = Arc::new(Source { pools, past, begun: Instant::now() });
+    let source = Arc::new(Source { pools, past, begun: Instant::now(), opener: env.opener.clone() });
     let (at, shown) = (dir.clone(), source.clone());
     match tokio::task::spawn_blocking(move || attach(shown, env, &at)).await {
         Ok(Ok(mount)) => return Some(mount),
@@ -72,6 +75,9 @@ fn attach(source: Arc<Source>, env: zilla_env::Env, dir: &Path) -> std::io::Resu
     std::fs::create_dir_all(dir)?;
     zilla_fuse::mount_texts(source, env, dir, "zilla-kstat")
 }
+
+/// Where the machine tells nothing of its memory.
+const NOTHING_KNOWN: Memory = Memory { total: 0, available: 0 };
 
 /// A file's subject.
 enum What {
@@ -155,7 +161,10 @@ impl Source {
                 pools.iter().for_each(|p| sum.add(&p.zilla.dbuf_counts()));
                 dbuf_names(&sum)
             }
-            _ => super::arcstats::sum(&self.pools, &self.past),
+            _ => {
+                let memory = zilla::stats::memory(&*self.opener).await;
+                super::arcstats::sum(&self.pools, &self.past, &memory.unwrap_or(NOTHING_KNOWN))
+            }
         };
         Some(Said::Counts(None, counts))
     }
@@ -231,7 +240,7 @@ fn tx_names(c: &TxCounts) -> [(&'static str, u64); 5] {
     ]
 }
 
-fn stream_names(c: &StreamCounts) -> [(&'static str, u64); 8] {
+pub(super) fn stream_names(c: &StreamCounts) -> [(&'static str, u64); 8] {
     [
         ("hits", c.sequential),
         // A stream here is one that goes on where it stopped: there are no others.
@@ -316,7 +325,7 @@ impl Files {
 }
 
 /// The counters under OpenZFS's names.
-fn named(c: &LogCounts) -> [(&'static str, u64); 21] {
+pub(super) fn named(c: &LogCounts) -> [(&'static str, u64); 21] {
     [
         ("zil_commit_count", c.commits),
         ("zil_commit_writer_count", c.trains),

@@ -535,7 +535,7 @@ impl Backend for Engine {
     }
 
     async fn arc_stats(&self, _: &Caller, r: ArcStatQuery) -> Answer<Vec<ArcStat>> {
-        self.arc_statistics(&r)
+        self.arc_statistics(&r).await
     }
 
     async fn trace_record(&self, caller: &Caller, r: TraceRecord) -> Answer<TraceReply> {
