@@ -9,9 +9,9 @@ use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::tree::DatasetRef;
 use std::collections::BTreeMap;
-use zilla_core::zap::{CreateOpts, Zap};
+use zilla_core::spa::store_property;
+use zilla_core::zap::Zap;
 use zilla_ondisk::dsl::{DMU_POOL_LAST_SCRUBBED_TXG, DMU_POOL_PROPS};
-use zilla_ondisk::object_type::DMU_OT_POOL_PROPS;
 use zilla_ondisk::zap::ZapValue as Value;
 
 pub use zilla_core::dsl::{PropSource, PropValue, Setting};
@@ -48,22 +48,7 @@ impl Pool {
     pub async fn store_property(&self, name: &str, value: Option<Value>) -> Result<()> {
         let (ctx, name) = (self.spa().ctx.clone(), name.to_owned());
         self.task(move |_, tx| {
-            Box::pin(async move {
-                let mos = ctx.mos();
-                let directory = Zap::open(mos, DIRECTORY).await?;
-                let zap = match directory.try_get_u64(DMU_POOL_PROPS).await? {
-                    Some(id) => Zap::open(mos, id).await?,
-                    None => {
-                        let zap = Zap::make(mos, &tx, DMU_OT_POOL_PROPS, &CreateOpts::default()).await?;
-                        directory.insert_u64(&tx, DMU_POOL_PROPS, zap.id()).await?;
-                        zap
-                    }
-                };
-                match value {
-                    None => zap.delete_if_there(&tx, &name).await.map(drop),
-                    Some(value) => zap.set(&tx, &name, &value).await,
-                }
-            })
+            Box::pin(async move { store_property(&ctx, &tx, &name, value.as_ref()).await })
         })
         .await
     }

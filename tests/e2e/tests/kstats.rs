@@ -145,10 +145,13 @@ fn openzfs_s_scripts_read_them() {
     let all = ["arc", "archits", "dmu", "l2arc", "zil"].map(|section| run("arc_summary", &["-s", section]));
     assert!(all[0].contains("Total memory size:") && all[1].contains("Total I/O hits:"), "{all:?}");
     assert!(run("arc_summary", &["-g"]).contains("ARC"));
-    let fields = run("arcstat", &["-p", "-f", "miss,dmis,size,free,hdrsz%,mfusz,zissued"]);
+    let misses = all[1].lines().find(|l| l.contains("Total misses:")).expect("misses");
+    assert!(!misses.ends_with(" 0"), "{misses}");
+    // (Its first line tells what was added since just before.)
+    let fields = run("arcstat", &["-p", "-f", "size,free,c,hdrsz%,miss,mfusz,zissued"]);
     let numbers: Vec<f64> =
         fields.lines().nth(1).expect("a line").split_whitespace().map(|n| n.parse().expect(n)).collect();
-    assert!(numbers[..4].iter().all(|n| *n > 0.0), "{fields}");
+    assert!(numbers.len() == 7 && numbers[..4].iter().all(|n| *n > 0.0), "{fields}");
     run("arcstat", &["-a"]);
     // Ours say the same, in the same columns.
     let headings =

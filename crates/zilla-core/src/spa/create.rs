@@ -1,13 +1,15 @@
 //! Making a pool.
 //!
-//! The devices get labels of txg 0 first, which belong to no pool; then the first txg is built in
-//! memory as OpenZFS builds it and synced like any other. A crash before its uberblock leaves
-//! devices that no import takes for a pool.
+//! The first txg is built in memory as OpenZFS builds it, with all properties that were asked for;
+//! then the devices get labels of txg 0, which belong to no pool, and it is synced like any other.
+//! What is refused is refused before a device is written to. A crash before the first uberblock
+//! leaves devices that no import takes for a pool.
 
 use super::config::{self, Host, SPA_VERSION, SPA_VERSION_BEFORE_FEATURES};
 use super::features::SUPPORTED;
 use super::multihost::Heart;
 use super::open::{DIRECTORY, apply_features, mos_props, space_features};
+use super::properties::store_property;
 use super::spares::SpareSpec;
 use super::vdev_objects::VdevObjects;
 use super::{PoolCtx, Spa, State, history};
@@ -15,7 +17,7 @@ use crate::arc::Cache;
 use crate::ddt::Ddt;
 use crate::dmu::{DbufCache, Objset};
 use crate::dsl::bpobj::Bpobj;
-use crate::dsl::{DslPool, NewCrypt};
+use crate::dsl::{DslPool, NewCrypt, Setting};
 use crate::error::{Errno, Error, Result};
 use crate::metaslab::{Metaslabs, SpaceClass, SpaceFeatures, metaslab_shift};
 use crate::txg::{Tx, TxgState};
@@ -67,6 +69,8 @@ pub struct RootFs {
     pub normalization: u64,
     pub utf8only: bool,
     pub casesensitivity: u64,
+    /// All others that are set.
+    pub settings: Vec<(String, Setting)>,
 }
 
 /// What other software is to see of a new pool.
@@ -80,6 +84,9 @@ pub struct Outward {
     pub disk_name: Option<String>,
     /// Its hot spares.
     pub spares: Vec<SpareSpec>,
+    /// The pool's properties that are kept in it. One that the running pool must heed is switched
+    /// on by its caller afterwards.
+    pub properties: Vec<(String, Value)>,
 }
 
 impl Spa {
@@ -179,8 +186,6 @@ impl Spa {
             split_from: None,
         };
         let ub = Uberblock { version, ..Uberblock::default() };
-        tree.init_labels(&config::pool_part(&identity, &[]), &ub).await?;
-
         let tx = Tx::syncing(TXG_INITIAL);
         let made = Self::first_txg(&ctx, &zio, &metaslabs, &tree, (&opts, &root), &tx).await?;
         let ddt = Ddt::new(&ctx, &zio);
@@ -238,6 +243,14 @@ impl Spa {
         });
         spa.heart.belong(&spa);
         spa.update_space()?;
+        for (name, value) in &outward.properties {
+            store_property(&ctx, &tx, name, Some(value)).await?;
+        }
+        if !root.settings.is_empty() {
+            spa.dsl.set_props(&tx, &spa.dsl.by_name(&spa.name()).await?, &root.settings).await?;
+        }
+        // Nothing is written to a device before this: what is refused leaves them as they were.
+        tree.init_labels(&config::pool_part(&identity, &[]), &ub).await?;
         spa.first_spares(&tx, &outward.spares).await?;
         env.spawn(spa.clone().sync_loop());
         spa.ctx.txgs.wait_synced(TXG_INITIAL).await?;

@@ -1,6 +1,7 @@
 //! Disks of a pool come, go, return and are replaced: what they missed is known and given to them,
 //! and then any other may go.
 
+mod creating;
 mod draid;
 mod expansion;
 mod missed;

@@ -4,12 +4,13 @@ use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::keys::Turn;
 use super::pool::Pool;
-use super::poolprops::{fail_mode, heeded};
+use super::poolprops::{fail_mode, heeded, in_store};
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zilla::devices;
+use zilla::error::Error;
 use zilla::features::SUPPORTED;
 use zilla::open::{CreateOpts, Outward, RootFs};
 use zilla_control::props::{self, PoolPropContext, PropType, TypedValue, naming};
@@ -44,15 +45,17 @@ impl Engine {
         let crypt = self.new_crypt(&mut fs_properties, r.key.as_ref(), false, Turn::OWNER).await?;
         let mut root_props = super::datasets::typed(&fs_properties, props::FS, true)?;
         let fixed = |name: &str| zilla::number(&root_props, name);
-        let root = RootFs {
+        let mut root = RootFs {
             crypt,
             version: fixed("version").filter(|v| *v != 0),
             normalization: fixed("normalization").unwrap_or(0),
             // What is to be normalized must be UTF-8.
             utf8only: fixed("utf8only").map_or(fixed("normalization").unwrap_or(0) != 0, |n| n != 0),
             casesensitivity: fixed("casesensitivity").unwrap_or(0),
+            settings: Vec::new(),
         };
         root_props.retain(|(name, _)| !zilla::FIXED.contains(&name.as_str()));
+        root.settings = root_props;
         let _changes = self.changes.lock().await;
         if self.is_name_taken(&name) {
             return Err(ApiError::with(ErrorCode::Exists, "pool already exists"));
@@ -79,29 +82,45 @@ impl Engine {
             TypedValue::Num(n) if name == "version" => Some(*n),
             _ => None,
         });
+        // What the pool keeps of the properties, and what is more than that.
+        let (mut properties, mut heeds) = (Vec::new(), Vec::new());
+        for (property, kind, value) in typed {
+            let stored = matches!(kind, PropType::Native(_) | PropType::User);
+            let own = matches!(
+                property.as_str(),
+                "altroot" | "cachefile" | "comment" | "compatibility" | "version" | "tname"
+            );
+            // Heartbeats begin with the txg that says so, which needs one before it.
+            if !stored || own {
+                continue;
+            } else if property == "multihost" {
+                heeds.push((property, value));
+            } else if let Some((proper, stored)) = in_store(&property, &value)? {
+                properties.extend(stored.map(|stored| (proper.clone(), stored)));
+                heeds.push((proper, value));
+            }
+        }
         let outward = Outward {
             version,
+            properties,
             compatibility: r.properties.get("compatibility").filter(|sets| *sets != "off").cloned(),
             disk_name: r.temporary_name.is_some().then(|| r.name.clone()),
             spares: self.spare_specs(&r.vdevs).await,
         };
-        let zilla = zilla::Pool::create_with(&self.env, &spec, opts, root, outward).await.map_err(of_pool)?;
+        let refused = |e| match e {
+            Error::Refused(_) => super::datasets::unsettable(e),
+            e => of_pool(e),
+        };
+        let zilla = zilla::Pool::create_with(&self.env, &spec, opts, root, outward).await.map_err(refused)?;
         let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
         let pool = Pool::new(zilla, r.altroot.clone(), cachefile, self.env.rng.u64());
         self.pools.write().insert(name.clone(), pool.clone());
         let settled = async {
-            for (property, kind, value) in typed {
-                let stored = matches!(kind, PropType::Native(_) | PropType::User);
-                let own = matches!(
-                    property.as_str(),
-                    "altroot" | "cachefile" | "comment" | "compatibility" | "version" | "tname"
-                );
-                if stored && !own {
-                    pool.store_prop(&property, &value).await?;
+            for (property, value) in heeds {
+                match property.as_str() {
+                    "multihost" => pool.store_prop(&property, &value).await?,
+                    proper => pool.apply_prop(proper, &value).await?,
                 }
-            }
-            if !root_props.is_empty() {
-                pool.change_props(&name, root_props).await?;
             }
             self.set_quotas(&pool, &name, &quotas).await
         };

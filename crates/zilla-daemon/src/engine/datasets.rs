@@ -366,7 +366,7 @@ fn no_such_pool(name: &str) -> ApiError {
 }
 
 /// Only who sets a size is told which one does not fit; for all others there is no space.
-fn unsettable(e: Error) -> ApiError {
+pub(super) fn unsettable(e: Error) -> ApiError {
     let why = match &e {
         Error::Refused(why) => match **why {
             Refusal::BelowUsed(_) => "size is less than current used or reserved space",

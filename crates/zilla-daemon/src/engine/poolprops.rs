@@ -220,42 +220,19 @@ impl Pool {
 
     /// Sets a property in the MOS.
     pub(super) async fn store_prop(&self, name: &str, value: &TypedValue) -> Answer<()> {
-        let proper = props::pool_prop(name).map_or(name, |d| d.name).to_owned();
-        let settable = props::pool_prop(name).is_none_or(|d| d.attr == PropAttr::Default);
-        if !settable {
-            return Err(ApiError::with(ErrorCode::PropReadonly, format!("'{name}' is readonly")));
-        }
-        if proper == "dedupditto" {
-            // OpenZFS takes it as well, and keeps nothing of it; the command says so.
-            return Ok(());
-        }
+        let Some((proper, stored)) = in_store(name, value)? else { return Ok(()) };
         if proper == "failmode" {
             // At once, also where the pool is suspended and the property has to wait.
             self.zilla.set_fail_mode(fail_mode(value)?);
         }
         self.check_running()?;
-        let on = matches!(value, TypedValue::Num(n) if *n != 0);
-        let expand = (proper == "autoexpand").then_some(on);
-        let trim = (proper == "autotrim").then_some(on);
-        let multihost = (proper == "multihost").then_some(on);
+        let multihost = (proper == "multihost").then(|| is_on(value));
         let was = self.zilla.multihost();
         if multihost == Some(true) {
             // The txg that says it is on has its mark already.
             self.zilla.set_multihost(true, Some(super::host::host()));
         }
-        let quota = match value {
-            TypedValue::Num(n) if proper == "dedup_table_quota" => Some(*n),
-            _ => None,
-        };
-        // A user property that is set to nothing is there no more.
-        let removed =
-            props::is_user_prop(&proper) && matches!(value, TypedValue::Str(text) if text.is_empty());
-        let value = match value {
-            TypedValue::Num(n) => Value::u64(*n),
-            TypedValue::Str(text) => Value::string(text),
-        };
-        let value = (!removed).then_some(value);
-        let stored = self.zilla.store_property(&proper, value).await.map_err(of_pool);
+        let stored = self.zilla.store_property(&proper, stored).await.map_err(of_pool);
         let back = multihost == Some(true) && !was && stored.is_err();
         if back || multihost == Some(false) && stored.is_ok() {
             self.zilla.set_multihost(false, None);
@@ -264,15 +241,43 @@ impl Pool {
         if multihost == Some(false) {
             self.zilla.sync().await.map_err(of_pool)?;
         }
-        if let Some(quota) = quota {
-            self.zilla.set_dedup_quota(quota);
-        }
-        if let Some(on) = trim {
-            self.zilla.set_autotrim(on);
-        }
-        if let Some(on) = expand {
-            self.zilla.set_autoexpand(on).await.map_err(of_pool)?;
+        self.apply_prop(&proper, value).await
+    }
+
+    /// What the running pool does differently with a property that is stored.
+    pub(super) async fn apply_prop(&self, proper: &str, value: &TypedValue) -> Answer<()> {
+        match (proper, value) {
+            ("failmode", value) => self.zilla.set_fail_mode(fail_mode(value)?),
+            ("dedup_table_quota", TypedValue::Num(n)) => self.zilla.set_dedup_quota(*n),
+            ("autotrim", value) => self.zilla.set_autotrim(is_on(value)),
+            ("autoexpand", value) => self.zilla.set_autoexpand(is_on(value)).await.map_err(of_pool)?,
+            _ => {}
         }
         Ok(())
     }
+}
+
+fn is_on(value: &TypedValue) -> bool {
+    matches!(value, TypedValue::Num(n) if *n != 0)
+}
+
+/// Under which name, and how, a property is kept in the pool. `None` for the value: it is there no
+/// more; `None` for all: nothing is kept of it.
+pub(super) fn in_store(name: &str, value: &TypedValue) -> Answer<Option<(String, Option<Value>)>> {
+    let proper = props::pool_prop(name).map_or(name, |d| d.name).to_owned();
+    let settable = props::pool_prop(name).is_none_or(|d| d.attr == PropAttr::Default);
+    if !settable {
+        return Err(ApiError::with(ErrorCode::PropReadonly, format!("'{name}' is readonly")));
+    }
+    if proper == "dedupditto" {
+        // OpenZFS takes it as well, and keeps nothing of it; the command says so.
+        return Ok(None);
+    }
+    // A user property that is set to nothing is there no more.
+    let removed = props::is_user_prop(&proper) && matches!(value, TypedValue::Str(text) if text.is_empty());
+    let stored = match value {
+        TypedValue::Num(n) => Value::u64(*n),
+        TypedValue::Str(text) => Value::string(text),
+    };
+    Ok(Some((proper, (!removed).then_some(stored))))
 }
