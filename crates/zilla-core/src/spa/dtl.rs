@@ -2,9 +2,9 @@
 //!
 //! What a leaf missed of a txg is on disk with that txg. A leaf that takes no writes has it in its
 //! DTL when the passes begin, one whose writes fail meanwhile as soon as they do; and if a flush
-//! fails at the end, passes follow that write it down, before the uberblock is on its way. For after
-//! a crash in the middle of that nobody could tell by the uberblocks who missed something and who
-//! only did not get the last one.
+//! fails at the end, passes follow that write it down, before the uberblock is on its way. For
+//! after a crash in the middle of that nobody could tell by the uberblocks who missed something and
+//! who only did not get the last one.
 //!
 //! A DTL that cannot be read keeps no pool from being opened (OpenZFS refuses it): what the leaf
 //! missed is not known, so it is given everything by those that have it. One without which the pool
@@ -77,7 +77,10 @@ impl VdevTree {
                     leaf.dtl.set([]);
                     leaf.dtl.write_anew();
                     if !writable {
-                        // It stays behind: what is in it, nobody can tell.
+                        // It stays behind, as an object that nothing leads to. To free it takes
+                        // what cannot be read: its dnode, or the pointers to its blocks. And what
+                        // is no space map is somebody else's.
+                        tracing::error!("object {object} is in nobody's use from now on");
                         v.remove_config("DTL");
                     }
                     unknown.push(v);
