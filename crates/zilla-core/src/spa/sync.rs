@@ -199,6 +199,9 @@ impl Spa {
     fn space_done(&self, txg: Txg) -> Result<()> {
         self.metaslabs.note_clones_logged(self.ctx.clones_logged());
         self.metaslabs.sync_done(txg)?;
+        if let Some(task) = self.metaslabs.read_again(txg) {
+            self.ctx.env.spawn(task);
+        }
         self.update_space()
     }
 
