@@ -1,6 +1,7 @@
 //! A device's flush fails, and the power goes at any moment until the txg is the pool. What that
 //! device does not have is known at import, whichever of the others got the uberblock, and given to
-//! it: afterwards any other one may be taken away. `ZILLA_FLUSHES` says how many seeds.
+//! it: afterwards any other one may be taken away. So it is with what it does not have of the
+//! intent log, also if that is not replayed yet. `ZILLA_FLUSHES` says how many seeds.
 
 use bytes::Bytes;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,6 +39,15 @@ const POOLS: [Pool; 5] = [
     Pool { name: "two mirrors", tops: &[(VdevKind::Mirror, 2), (VdevKind::Mirror, 2)], fails: 3 },
     Pool { name: "two raidz1", tops: &[(RAIDZ1, 3), (RAIDZ1, 3)], fails: 2 },
 ];
+
+/// When the disk fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    /// While a txg is synced.
+    InSync,
+    /// When a log is to be stable. The pool is imported, and lacks a disk before it is mounted.
+    InFsync,
+}
 
 fn contents(len: usize) -> Bytes {
     (0..len).map(|i| (i * 7 + len) as u8 ^ (i >> 8) as u8).collect()
@@ -88,7 +98,7 @@ impl Pool {
 
     /// What is left of the disks at each write and flush between the flush that fails and the end
     /// of its txg.
-    fn cuts(self, seed: u64) -> Vec<(u64, Survivors)> {
+    fn cuts(self, when: When, seed: u64) -> Vec<(u64, Survivors)> {
         let sim = Sim::new(seed);
         (0..self.disks()).for_each(|i| {
             sim.add_disk(Layout::path(i), 80 << 20);
@@ -111,11 +121,19 @@ impl Pool {
             let spa = pool.create(&e).await;
             put(&e, &spa, FILES[0]).await;
             spa.sync().await.unwrap();
-            put(&e, &spa, FILES[1]).await;
             // It loses what it is given, and says so when it is to make it stable.
-            for device in failing.lock().unwrap().iter() {
-                device.add(Rule::new(Ops::Flushes, Fault::Error(5)));
-                device.add(Rule::new(Ops::Writes, Fault::Ignore));
+            let fail = || {
+                for device in failing.lock().unwrap().iter() {
+                    device.add(Rule::new(Ops::Flushes, Fault::Error(5)));
+                    device.add(Rule::new(Ops::Writes, Fault::Ignore));
+                }
+            };
+            if when == When::InFsync {
+                fail();
+            }
+            put(&e, &spa, FILES[1]).await;
+            if when == When::InSync {
+                fail();
             }
             flag.store(true, Ordering::SeqCst);
             spa.sync().await.unwrap();
@@ -147,13 +165,15 @@ impl Pool {
     }
 
     /// The pool comes back, becomes whole, and can do without any disk but the one that failed.
-    fn verify(self, left: &Survivors, what: &str) {
+    fn verify(self, when: When, left: &Survivors, what: &str) {
         let sim = left.boot(1);
         let env = sim.env();
         sim.block_on(async {
             let found = find(&env).await.unwrap().unwrap_or_else(|| panic!("{what}: no pool"));
             let spa = import(&env, &found, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
-            check(&env, &spa, what).await;
+            if when == When::InSync {
+                check(&env, &spa, what).await;
+            }
             let behind = || spa.tree().pool_leaves().any(|l| !l.dtl.is_empty());
             let mut tries = 0;
             while behind() || spa.scan().unwrap().is_scanning() {
@@ -171,24 +191,35 @@ impl Pool {
             let env = sim.env();
             sim.block_on(async {
                 let found = find(&env).await.unwrap().unwrap_or_else(|| panic!("{what}: no pool"));
-                let spa = import(&env, &found, true).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+                let spa = import(&env, &found, when == When::InSync).await;
+                let spa = spa.unwrap_or_else(|e| panic!("{what}: {e}"));
                 check(&env, &spa, &what).await;
             });
         }
     }
 }
 
-#[test]
-fn a_disk_whose_flush_failed_before_a_power_cut_gets_what_it_lacks() {
+fn every_cut(when: When) {
     let seeds = std::env::var("ZILLA_FLUSHES").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     for seed in 0..seeds {
         for pool in POOLS {
-            let cuts = pool.cuts(seed);
+            let cuts = pool.cuts(when, seed);
             assert!(cuts.len() > 3, "{}: only {} cuts", pool.name, cuts.len());
-            // Every other one: each takes imports without each disk.
-            for (cut, left) in cuts.iter().skip(seed as usize % 2).step_by(2) {
-                pool.verify(left, &format!("{}, seed {seed}, cut {cut}", pool.name));
+            // Some of them: each takes imports without each disk. (The log is the same at all.)
+            let step = if when == When::InSync { 2 } else { 4 };
+            for (cut, left) in cuts.iter().skip(seed as usize % step).step_by(step) {
+                pool.verify(when, left, &format!("{}, {when:?}, seed {seed}, cut {cut}", pool.name));
             }
         }
     }
+}
+
+#[test]
+fn a_disk_whose_flush_failed_before_a_power_cut_gets_what_it_lacks() {
+    every_cut(When::InSync);
+}
+
+#[test]
+fn a_disk_whose_flush_failed_before_a_power_cut_gets_what_it_lacks_of_a_log() {
+    every_cut(When::InFsync);
 }
