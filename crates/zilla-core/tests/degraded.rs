@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use zilla_core::error::{Errno, Error};
 use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind, VdevState};
 use zilla_core::zpl::{Cred, FsProps, NewFile, Unlimited, Zfs};
@@ -44,10 +45,27 @@ async fn check(env: &Env, spa: &Arc<Spa>, range: std::ops::Range<u32>) {
     }
 }
 
-async fn import(env: &Env, dir: &Path) -> Arc<Spa> {
+async fn try_import(env: &Env, dir: &Path, readonly: bool) -> Result<Arc<Spa>, Error> {
     let found = discover(env, &[dir.to_owned()]).await.unwrap();
-    let opts = OpenOpts { host: host(), dbuf_cache: 32 << 20, arc_max: 64 << 20, ..OpenOpts::default() };
-    Spa::open(env, &found[0], opts).await.unwrap()
+    let caches = OpenOpts { dbuf_cache: 32 << 20, arc_max: 64 << 20, ..OpenOpts::default() };
+    Spa::open(env, &found[0], OpenOpts { readonly, host: host(), ..caches }).await
+}
+
+async fn import(env: &Env, dir: &Path) -> Arc<Spa> {
+    try_import(env, dir, false).await.unwrap()
+}
+
+async fn create(env: &Env, spec: &PoolSpec) -> Arc<Spa> {
+    let opts = CreateOpts {
+        name: "tank".into(),
+        host: host(),
+        comment: None,
+        owner: (0, 0),
+        features: None,
+        dbuf_cache: 32 << 20,
+        arc_max: 64 << 20,
+    };
+    Spa::create(env, spec, opts).await.unwrap()
 }
 
 fn lose_and_regain(kind: VdevKind, n: usize, lost: &[usize]) {
@@ -69,16 +87,7 @@ fn lose_and_regain(kind: VdevKind, n: usize, lost: &[usize]) {
     let spec = PoolSpec { tops: vec![top], ..PoolSpec::default() };
     let env = real_env(2);
     env.block_on(async {
-        let opts = CreateOpts {
-            name: "tank".into(),
-            host: host(),
-            comment: None,
-            owner: (0, 0),
-            features: None,
-            dbuf_cache: 32 << 20,
-            arc_max: 64 << 20,
-        };
-        let spa = Spa::create(&env, &spec, opts).await.unwrap();
+        let spa = create(&env, &spec).await;
         put(&env, &spa, 0..100).await;
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
@@ -137,4 +146,36 @@ fn a_draid2_without_two_disks() {
 #[test]
 fn a_draid3_without_three_disks() {
     lose_and_regain(VdevKind::Draid { nparity: 3, ndata: 4, nspares: 0 }, 8, &[0, 2, 7]);
+}
+
+/// The pool's own objects could be read, in copies elsewhere. But what is away may have a newer
+/// txg than the rest, whose blocks are free for all that the rest knows.
+#[test]
+fn a_pool_that_lacks_a_whole_vdev_is_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let tops = ["a", "b"].map(|name| {
+        std::fs::File::create(path(name)).unwrap().set_len(64 << 20).unwrap();
+        let leaves = vec![LeafSpec { path: path(name), disk: false }];
+        TopSpec { kind: VdevKind::File, leaves, is_log: false, bias: None, ashift: None }
+    });
+    let spec = PoolSpec { tops: tops.into(), ..PoolSpec::default() };
+    let env = real_env(2);
+    env.block_on(async {
+        let spa = create(&env, &spec).await;
+        put(&env, &spa, 0..50).await;
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        std::fs::create_dir(path("away")).unwrap();
+        std::fs::rename(path("b"), path("away/b")).unwrap();
+        let before = std::fs::read(path("a")).unwrap();
+        for readonly in [false, true] {
+            let refused = try_import(&env, dir.path(), readonly).await.map(drop).unwrap_err();
+            assert!(refused.is(Errno::NxIo), "{refused}");
+        }
+        assert!(std::fs::read(path("a")).unwrap() == before, "it was written");
+        std::fs::rename(path("away/b"), path("b")).unwrap();
+        let spa = import(&env, dir.path()).await;
+        check(&env, &spa, 0..50).await;
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
 }

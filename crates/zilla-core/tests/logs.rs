@@ -2,7 +2,8 @@
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use zilla_core::check::{CheckOpts, check_pool};
@@ -14,6 +15,7 @@ use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind, VdevState};
 use zilla_core::zio::{LogPlace, LogStep};
 use zilla_core::zpl::{Cred, FsProps, NewFile, Unlimited, Zfs};
 use zilla_core::zvol::{NewVolume, VolumeProps, Zvol, create_volume};
+use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule};
 use zilla_env::{Env, real_env};
 use zilla_ondisk::enums::PoolState;
 use zilla_testkit::zdb_clean;
@@ -66,7 +68,11 @@ impl World {
     }
 
     async fn import(&self, missing_log: bool) -> Result<Arc<Spa>, Error> {
-        let found = discover(&self.env, &[self.dir.path().to_owned()]).await.unwrap();
+        self.import_in(&self.env, missing_log).await
+    }
+
+    async fn import_in(&self, env: &Env, missing_log: bool) -> Result<Arc<Spa>, Error> {
+        let found = discover(env, &[self.dir.path().to_owned()]).await.unwrap();
         let opts = OpenOpts {
             missing_log,
             host: Host { id: 0x1234, name: "here".into() },
@@ -74,7 +80,7 @@ impl World {
             arc_max: 64 << 20,
             ..OpenOpts::default()
         };
-        Spa::open(&self.env, &found[0], opts).await
+        Spa::open(env, &found[0], opts).await
     }
 
     async fn export(&self, spa: Arc<Spa>) {
@@ -391,12 +397,12 @@ async fn spoil_maps(spa: &Arc<Spa>, vdev: u32, contradict: bool) -> Vec<u64> {
     places
 }
 
-/// The log's blocks lie where nobody can say what is free: what was acknowledged is there all the
-/// same, and nothing else is put there.
-fn claimed_where_maps_are_damaged(contradict: bool) {
+/// A pool that crashed with records in the log, on a log device whose maps are long or contradict
+/// themselves, and where these are.
+fn crashed_with_maps(contradict: bool) -> (World, Vec<u64>) {
     let w = World::new();
     let crashed = World::new();
-    w.env.block_on(async {
+    let places = w.env.block_on(async {
         let spa = w.create(&[&["l"]]).await;
         let zfs = logged_fs(&w.env, &spa).await;
         let (file, _) = zfs.create(zfs.root(), b"f", NewFile::new(0o100644, Cred::default())).await.unwrap();
@@ -420,14 +426,26 @@ fn claimed_where_maps_are_damaged(contradict: bool) {
         zfs.fsync(file.id()).await.unwrap();
         for name in ["a", "b", "l"] {
             std::fs::copy(w.path(name), crashed.path(name)).unwrap();
-            let file = std::fs::File::options().write(true).open(crashed.path(name)).unwrap();
-            for at in places.iter().filter(|_| name != "l") {
-                file.write_all_at(&[0x5a; 64], at + 1000).unwrap();
-            }
         }
         drop((file, zfs));
         // What it knows it has from before.
         spa.close(Some(PoolState::Exported)).await.unwrap();
+        places
+    });
+    (crashed, places)
+}
+
+/// The log's blocks lie where nobody can say what is free: what was acknowledged is there all the
+/// same, and nothing else is put there.
+fn claimed_where_maps_are_damaged(contradict: bool) {
+    let (crashed, places) = crashed_with_maps(contradict);
+    for name in ["a", "b"] {
+        let file = std::fs::File::options().write(true).open(crashed.path(name)).unwrap();
+        for at in &places {
+            file.write_all_at(&[0x5a; 64], at + 1000).unwrap();
+        }
+    }
+    crashed.env.block_on(async {
         for (turn, said) in [(1, 3), (2, 4), (3, 4)] {
             let spa = crashed.import(false).await.expect("damage of one vdev's maps refuses no import");
             let loaded = |n: u64| spa.metaslabs.free_ranges(1, n).is_ok_and(|r| r.is_some());
@@ -458,4 +476,48 @@ fn a_log_where_space_maps_contradict_themselves_is_claimed_and_replayed() {
 #[test]
 fn a_log_where_space_maps_cannot_be_read_is_claimed_and_replayed() {
     claimed_where_maps_are_damaged(false);
+}
+
+/// The devices do not give the maps when the log is claimed, and do afterwards.
+#[test]
+fn a_metaslab_that_could_not_be_read_at_import_is_used_when_it_can_be() {
+    let (crashed, places) = crashed_with_maps(false);
+    let devices = Arc::new(Mutex::new(Vec::<Weak<FaultyDevice>>::new()));
+    let (opened, inner) = (devices.clone(), crashed.env.clone());
+    let env = crashed.env.wrap_devices(move |_, device| {
+        let device = Arc::new(FaultyDevice::new(device, &inner));
+        for at in &places {
+            device.add(Rule::new(Ops::Reads, Fault::Error(5)).within(*at..at + 4096));
+        }
+        opened.lock().unwrap().push(Arc::downgrade(&device));
+        device
+    });
+    env.block_on(async {
+        let spa = crashed.import_in(&env, false).await.unwrap();
+        let loaded = |n: u64| spa.metaslabs.free_ranges(1, n).is_ok_and(|r| r.is_some());
+        let is_used = || (0..8).any(loaded);
+        let zfs = logged_fs(&env, &spa).await;
+        assert!(!is_used(), "its map cannot be read");
+        devices.lock().unwrap().iter().filter_map(Weak::upgrade).for_each(|d| d.clear());
+        for _ in 0..200 {
+            if is_used() {
+                break;
+            }
+            spa.sync().await.unwrap();
+            env.sleep(Duration::from_millis(10)).await;
+        }
+        assert!(is_used(), "its map can be read");
+        let (file, _) = zfs.lookup(zfs.root(), b"f").await.unwrap();
+        assert_eq!(zfs.read(file.id(), 0, 9000).await.unwrap().concat(), vec![3; 9000]);
+        zfs.write(file.id(), 0, &vec![4; 9000].into(), false).await.unwrap();
+        zfs.fsync(file.id()).await.unwrap();
+        let report = {
+            spa.sync().await.unwrap();
+            check_pool(&spa, CheckOpts::default()).await.unwrap()
+        };
+        assert!(report.is_clean(), "{:#?}", report.findings);
+        drop((file, zfs));
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+    zdb_clean(crashed.dir.path(), "tank");
 }

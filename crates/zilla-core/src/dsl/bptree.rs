@@ -25,6 +25,7 @@ use std::time::Duration;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::bptree::{BptreeEntryPhys, BptreePhys};
 use zilla_ondisk::object_type::{DMU_OT_OBJSET, DMU_OTN_UINT64_METADATA};
+use zilla_ondisk::zbookmark::ZbookmarkPhys;
 use zilla_ondisk::{ByteOrder, Field, Phys, SPA_OLD_MAXBLOCKSIZE};
 
 /// How long a damaged tree is tried again before its damaged parts are given up.
@@ -77,6 +78,8 @@ pub struct Waiting {
     /// The numbers of its first tree, and of the one that is queued next.
     pub first: u64,
     pub next: u64,
+    /// How far the first has come, if that can be read.
+    pub at: Option<ZbookmarkPhys>,
     /// There are listed blocks.
     pub listed: bool,
     /// Bytes of all.
@@ -91,9 +94,16 @@ impl Waiting {
         same && self.first < then.next
     }
 
-    /// Whether something was freed since then, as far as can be told.
-    pub fn gets_on_since(&self, then: &Waiting) -> bool {
-        self.queue != then.queue || self.first != then.first || self.used < then.used
+    /// Whether something that waited was freed since then, as far as can be told; `then` goes on to
+    /// the best that was seen. That less waits than a moment ago does not tell it: who destroys
+    /// snapshots all the time has the sum go up and down beside trees that nobody can free.
+    pub fn gets_on_since(&self, then: &mut Waiting) -> bool {
+        let trees = self.queue != then.queue || self.first != then.first;
+        let within = self.at.is_some() && self.at != then.at;
+        let gets_on = trees || (within && then.at.is_some()) || self.used < then.used;
+        let at = if trees { self.at } else { self.at.or(then.at) };
+        *then = Waiting { at, used: self.used.min(then.used), ..*self };
+        gets_on
     }
 }
 
@@ -106,11 +116,15 @@ impl DslPool {
         };
         let listed = listed || self.deleted_clones.load(Ordering::Relaxed) != 0;
         let queue = self.bptree_obj.load(Ordering::Relaxed);
-        let (first, next) = match queue {
-            0 => (0, 0),
-            id => self.bptree(id).await.map(|(_, p)| (p.begin, p.end))?,
-        };
-        Ok(Waiting { queue, first, next, listed, used })
+        let (mut first, mut next, mut at) = (0, 0, None);
+        if queue != 0 {
+            let (dn, phys) = self.bptree(queue).await?;
+            (first, next) = (phys.begin, phys.end);
+            if first < next {
+                at = bptree_entry(&dn, first).await.ok().map(|e| e.zb);
+            }
+        }
+        Ok(Waiting { queue, first, next, at, listed, used })
     }
 
     pub(crate) async fn bptree_alloc(&self, tx: &Tx) -> Result<u64> {
@@ -158,10 +172,7 @@ impl DslPool {
         let (dn, phys) = self.bptree(id).await?;
         let mut out = Vec::new();
         for i in phys.begin..phys.end {
-            let mut raw = vec![0; BptreeEntryPhys::SIZE];
-            dn.read_wait(i * BptreeEntryPhys::SIZE as u64, &mut raw).await?;
-            let entry = BptreeEntryPhys::decode(&raw, ByteOrder::NATIVE)
-                .map_err(|e| Error::corrupt(Some(Bookmark::new(0, ObjectId(id), 0, 0)), "", e.to_string()))?;
+            let entry = bptree_entry(&dn, i).await?;
             check_root(id, &entry.bp)?;
             let from = super::traverse::Position::from_phys(&entry.zb);
             let walk = super::traverse::collect(&self.ctx.store, entry.bp, entry.birth_txg, from, usize::MAX);
@@ -177,10 +188,7 @@ impl DslPool {
             return Ok(Taken::default());
         }
         let at = phys.begin * BptreeEntryPhys::SIZE as u64;
-        let mut raw = vec![0; BptreeEntryPhys::SIZE];
-        dn.read_wait(at, &mut raw).await?;
-        let mut entry = BptreeEntryPhys::decode(&raw, ByteOrder::NATIVE)
-            .map_err(|e| Error::corrupt(Some(Bookmark::new(0, ObjectId(id), 0, 0)), "", e.to_string()))?;
+        let mut entry = bptree_entry(&dn, phys.begin).await?;
         check_root(id, &entry.bp)?;
         let now = self.ctx.env.now();
         let mut state = std::mem::take(&mut *self.destroying.lock());
@@ -232,6 +240,13 @@ impl DslPool {
         *self.destroying.lock() = state;
         Ok(Taken { bps, gave_up, left })
     }
+}
+
+async fn bptree_entry(dn: &Arc<Dnode>, i: u64) -> Result<BptreeEntryPhys> {
+    let mut raw = vec![0; BptreeEntryPhys::SIZE];
+    dn.read_wait(i * BptreeEntryPhys::SIZE as u64, &mut raw).await?;
+    BptreeEntryPhys::decode(&raw, ByteOrder::NATIVE)
+        .map_err(|e| Error::corrupt(Some(Bookmark::new(0, dn.id(), 0, 0)), "", e.to_string()))
 }
 
 /// What is queued is the root of a dataset. An entry without one would only make the queue look

@@ -512,7 +512,8 @@ impl Metaslabs {
         self.claim(txg, dva).map(|()| true)
     }
 
-    /// Claims a place of which that is so. Its metaslab is not used until the next import.
+    /// Claims a place of which that is so. Its metaslab is not used until the map can be read
+    /// ([`Metaslabs::read_again`]).
     pub fn claim_unseen(&self, txg: Txg, dva: &Dva) -> Result<()> {
         let (v, ms, size) = self.locate(dva)?;
         let mut st = ms.state();

@@ -18,7 +18,7 @@
 
 use super::loan::Lent;
 use super::range_tree::{Contradiction, RangeTree};
-use super::space_map::SpaceMap;
+use super::space_map::{Reader, SpaceMap, Unloadable};
 use crate::error::{Error, Result};
 use crate::types::{TXG_DEFER_SIZE, TXG_SIZE, Txg};
 use event_listener::Event;
@@ -62,8 +62,10 @@ pub(super) struct State {
     pub(super) sm: Option<SpaceMap>,
     pub(super) loaded: bool,
     pub(super) loading: bool,
-    /// Its space map contradicts itself: nothing is allocated here any more.
+    /// Its space map contradicts itself, or could not be read: nothing is allocated here any more.
     pub(super) broken: bool,
+    /// The map could not be read. It may be later.
+    pub(super) unread: Option<Again>,
     pub(super) free: RangeTree,
     /// Free, but nobody is given it now.
     pub(super) lent: Lent,
@@ -92,6 +94,16 @@ pub(super) struct State {
     /// In which txgs' dirty lists it is.
     pub(super) listed: [bool; TXG_SIZE],
 }
+
+/// When a map that could not be read is tried again.
+#[derive(Default)]
+pub(super) struct Again {
+    tries: u32,
+    at: Txg,
+}
+
+/// So often: the last time is half a day after the first, as txgs go by in a pool at rest.
+const MOST_TRIES: u32 = 13;
 
 pub(super) struct Metaslab {
     pub(super) id: u64,
@@ -294,7 +306,9 @@ impl Metaslab {
             let what = format!("{size:#x} bytes at {at:#x} are claimed, but in use");
             return Err(Error::corrupt(None, format!("metaslab {}", self.id), what));
         }
-        st.broken = true;
+        if !st.broken {
+            (st.broken, st.unread) = (true, Some(Again::default()));
+        }
         st.allocating[txg.slot()].add(at, size).map_err(|e| self.corrupt(e))?;
         st.selected = txg;
         self.reweigh(st);
@@ -352,26 +366,77 @@ impl Metaslab {
             }
             listener.await;
         };
+        self.read(reader, length).await
+    }
+
+    /// Whether it is time to try again to read the map, now that `done` is synced. What was claimed
+    /// without knowing must be in the map, or the log, by then.
+    pub(super) fn is_to_be_read_again(&self, done: Txg) -> bool {
+        let mut st = self.state();
+        let at_rest = !st.loading && st.selected <= done && st.allocating.iter().all(RangeTree::is_empty);
+        let Some(again) = st.unread.as_mut().filter(|a| at_rest && a.at <= done) else { return false };
+        again.at = Txg(done.0 + (2 << again.tries));
+        again.tries += 1;
+        if again.tries > MOST_TRIES {
+            st.unread = None;
+            return false;
+        }
+        true
+    }
+
+    /// Reads the map of a metaslab that is not used because that failed. It is used from then on if
+    /// the map can be read and fits what is known.
+    pub(super) async fn load_again(&self) {
+        let (reader, length) = {
+            let mut st = self.state();
+            if st.unread.is_none() || st.loading {
+                return;
+            }
+            st.loading = true;
+            (st.sm.as_ref().map(SpaceMap::reader), st.synced_length)
+        };
+        if let Err(e) = self.read(reader, length).await {
+            tracing::warn!("metaslab {} at {:#x} still cannot be loaded: {e}", self.id, self.start);
+        }
+    }
+
+    async fn read(&self, reader: Option<Reader>, length: u64) -> Result<()> {
         // However this ends (the reader may be dropped at any await), the next one may try.
         let _unlock = Loading(self);
+        let map = reader.as_ref().map(|r| r.dnode.id());
         let free = match reader {
             Some(r) => r.load_free(length).await,
             None => {
                 let mut t = RangeTree::by_size();
-                t.add(self.start, self.size).map(|()| t).map_err(|e| self.corrupt(e))
+                let whole = t.add(self.start, self.size).map(|()| t).map_err(|e| self.corrupt(e));
+                whole.map_err(|error| Unloadable { error, contradicts: true })
             }
         };
         let mut st = self.state();
-        match free.and_then(|free| self.loaded(&mut st, free)) {
-            Ok(()) => Ok(()),
+        if st.sm.as_ref().map(|sm| sm.dnode().id()) != map {
+            // Another has taken its place since, as of one that cannot be read.
+            return Ok(());
+        }
+        let free = free.and_then(|free| {
+            st.broken = false;
+            self.loaded(&mut st, free).map_err(|error| Unloadable { error, contradicts: true })
+        });
+        let Err(Unloadable { error, contradicts }) = free else {
+            if st.unread.take().is_some() {
+                tracing::info!("metaslab {} at {:#x} is used again", self.id, self.start);
+            }
+            return Ok(());
+        };
+        match error {
             // Space that contradicts itself is not used; the rest of the pool goes on.
-            Err(Error::Corrupt(c)) => {
+            Error::Corrupt(c) => {
                 tracing::error!("metaslab {} at {:#x} is not used: {c}", self.id, self.start);
                 st.broken = true;
+                st.unread = if contradicts { None } else { Some(st.unread.take().unwrap_or_default()) };
                 self.reweigh(&st);
                 Ok(())
             }
-            Err(e) => Err(e),
+            e => Err(e),
         }
     }
 

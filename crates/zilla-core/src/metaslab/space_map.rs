@@ -208,10 +208,24 @@ fn place(dnode: &Dnode) -> Bookmark {
 
 /// Reads a map's entries.
 pub struct Reader {
-    dnode: Arc<Dnode>,
+    pub(super) dnode: Arc<Dnode>,
     start: u64,
     size: u64,
     shift: u8,
+}
+
+/// Why it is not known what is free.
+#[derive(Debug)]
+pub struct Unloadable {
+    pub error: Error,
+    /// All could be read, and entries contradict each other.
+    pub contradicts: bool,
+}
+
+impl From<Unloadable> for Error {
+    fn from(why: Unloadable) -> Error {
+        why.error
+    }
 }
 
 impl Reader {
@@ -273,19 +287,23 @@ impl Reader {
     }
 
     /// What is free according to the first `length` bytes.
-    pub async fn load_free(&self, length: u64) -> Result<RangeTree> {
+    pub async fn load_free(&self, length: u64) -> Result<RangeTree, Unloadable> {
         // Ranges by size are only kept once the tree is complete: replaying touches most of them
         // several times.
-        let mut free = RangeTree::new();
-        free.add(self.start, self.size).map_err(|e| self.corrupt(e))?;
-        self.for_each(length, |kind, _, start, size| {
-            match kind {
+        let (mut free, mut contradicts) = (RangeTree::new(), false);
+        let whole = free.add(self.start, self.size).map_err(|e| self.corrupt(e));
+        whole.map_err(|error| Unloadable { error, contradicts: true })?;
+        let read = self.for_each(length, |kind, _, start, size| {
+            let fits = match kind {
                 MapType::Alloc => free.remove(start, size),
                 MapType::Free => free.add(start, size),
-            }
-            .map_err(|e| self.corrupt(e))
-        })
-        .await?;
+            };
+            fits.map_err(|e| {
+                contradicts = true;
+                self.corrupt(e)
+            })
+        });
+        read.await.map_err(|error| Unloadable { error, contradicts })?;
         free.index_by_size();
         Ok(free)
     }

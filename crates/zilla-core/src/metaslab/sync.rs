@@ -200,7 +200,7 @@ impl Metaslabs {
     ) -> Result<bool> {
         let (old, at) = {
             let st = ms.state();
-            let Some(sm) = st.sm.as_ref().filter(|_| st.broken && !st.loading) else { return Ok(false) };
+            let Some(sm) = st.sm.as_ref().filter(|_| st.broken) else { return Ok(false) };
             (sm.dnode().clone(), sm.length())
         };
         if at.is_multiple_of(u64::from(old.blksz())) {
@@ -349,6 +349,19 @@ impl Metaslabs {
             self.unload_unused(txg);
         }
         Ok(())
+    }
+
+    /// Tries to read maps that could not be read, and for which it is time again. To be called when
+    /// `txg` is synced, and not by the sync, which would wait for devices that are away.
+    pub fn read_again(&self, txg: Txg) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let vdevs = self.vdevs();
+        let all = vdevs.iter().flat_map(|v| &v.all);
+        let due: Vec<_> = all.filter(|ms| ms.is_to_be_read_again(txg)).cloned().collect();
+        (!due.is_empty()).then_some(async move {
+            for ms in due {
+                ms.load_again().await;
+            }
+        })
     }
 
     fn unload_unused(&self, txg: Txg) {

@@ -7,7 +7,8 @@
 //! queued, and what was queued later the walk has come to. (In OpenZFS scans stand still while
 //! anything waits to be freed; where datasets are destroyed all the time they get nowhere.)
 //! Freeing waits for no scan. What it cannot read it gives up after a while; where it does not get
-//! on even so, its queue itself cannot be read, and nobody waits for what nothing leads to.
+//! on even so, its queue itself cannot be read, and nobody waits for what nothing leads to. Nor for
+//! lists that grow as fast as they are freed.
 //!
 //! A scrub waits too where blocks are shared: what loses a reference may have another that was not
 //! read ([`super::outlived`]).
@@ -85,7 +86,13 @@ impl Scan {
                     return;
                 }
             }
-            let gets_on = now.zip(last).is_some_and(|(now, last)| now.gets_on_since(&last));
+            let gets_on = match (now, &mut last) {
+                (Some(now), Some(last)) => now.gets_on_since(last),
+                (now, last) => {
+                    *last = last.or(now);
+                    false
+                }
+            };
             still = if gets_on || self.pool.is_suspended() { Duration::ZERO } else { still + PAUSE };
             if still > PATIENCE {
                 tracing::warn!("scan: what was destroyed is not freed, and not read");
@@ -95,7 +102,6 @@ impl Scan {
                 }
                 return;
             }
-            last = now.or(last);
             self.ctx.env.sleep(PAUSE).await;
         }
     }

@@ -1,9 +1,10 @@
 //! DTLs on disk: a space map for each leaf that ever missed anything, whose "space" is txgs.
 //!
-//! A leaf that is known not to take writes has the txg in its DTL as soon as the first block passes
-//! it by, so the txg's own later passes write that down. A write that fails only at the end of a
-//! txg is written down with the next one; after a crash between the two the leaf's uberblocks tell,
-//! for it does not get that txg's (see `resilver.rs`).
+//! What a leaf missed of a txg is on disk with that txg. A leaf that takes no writes has it in its
+//! DTL when the passes begin, one whose writes fail meanwhile as soon as they do; and if a flush
+//! fails at the end, passes follow that write it down, before the uberblock is on its way. For
+//! after a crash in the middle of that nobody could tell by the uberblocks who missed something and
+//! who only did not get the last one.
 //!
 //! A DTL that cannot be read keeps no pool from being opened (OpenZFS refuses it): what the leaf
 //! missed is not known, so it is given everything by those that have it. One without which the pool
@@ -15,8 +16,8 @@ use crate::dmu::Objset;
 use crate::error::{Error, Result};
 use crate::metaslab::{Append, MapType, RangeTree, SpaceMap, create_object};
 use crate::txg::Tx;
-use crate::types::{ObjectId, TXG_INITIAL, TXG_SIZE};
-use crate::vdev::{REBUILD_TXG, RESILVER_TXG, Vdev, VdevTree};
+use crate::types::{ObjectId, TXG_INITIAL, TXG_SIZE, Txg};
+use crate::vdev::{REBUILD_TXG, RESILVER_TXG, Top, Vdev, VdevTree};
 
 const BLOCK: u32 = 4096;
 
@@ -76,7 +77,10 @@ impl VdevTree {
                     leaf.dtl.set([]);
                     leaf.dtl.write_anew();
                     if !writable {
-                        // It stays behind: what is in it, nobody can tell.
+                        // It stays behind, as an object that nothing leads to. To free it takes
+                        // what cannot be read: its dnode, or the pointers to its blocks. And what
+                        // is no space map is somebody else's.
+                        tracing::error!("object {object} is in nobody's use from now on");
                         v.remove_config("DTL");
                     }
                     unknown.push(v);
@@ -121,15 +125,27 @@ impl VdevTree {
         self.pool_leaves().any(|l| l.dtl.is_dirty())
     }
 
+    /// Whether a device misses something of `txg` and no DTL on disk says so. (Nothing of a txg
+    /// lies on a log device.)
+    pub fn is_untold(&self, txg: Txg) -> bool {
+        self.tops_for(false).flat_map(Top::leaves).any(|l| l.dtl.is_untold(txg.0))
+    }
+
+    /// Devices that take no writes miss what a txg is about to write.
+    pub fn note_away(&self, txg: Txg) {
+        let away = self.tops_for(false).flat_map(Top::leaves).filter(|l| !l.writable());
+        away.for_each(|l| l.dtl.add(txg.0, txg.0 + 1));
+    }
+
     /// Writes the DTLs that changed. How many leaves got their first one, which the configuration
     /// must then say, and the count of maps with histograms.
     #[crate::boxed]
     pub async fn sync_dtls(&self, mos: &Arc<Objset>, tx: &Tx, pass: u64, how: DtlFormat) -> Result<i64> {
         let (mut fresh, v2) = (0, how.v2);
         for v in self.root.walk() {
-            let Some(leaf) = v.leaf.as_ref().filter(|l| l.dtl.take_dirty()) else { continue };
+            let Some(ranges) = v.leaf.as_ref().and_then(|l| l.dtl.take_dirty()) else { continue };
             let mut tree = RangeTree::new();
-            for (start, end) in leaf.dtl.ranges() {
+            for (start, end) in ranges {
                 tree.add(start, end - start).map_err(|e| Error::inval(e.to_string()))?;
             }
             let dnode = match v.config_u64("DTL").filter(|o| *o != 0) {

@@ -312,7 +312,7 @@ impl Spa {
             Stage::Plain => {
                 // Whoever came while less was on disk may be where something is written over now.
                 if at.synced > *drained {
-                    drop(reflow.exclude(*drained, at.synced).await);
+                    reflow.drain(*drained, at.synced).await;
                     *drained = at.synced;
                 }
                 let most = tunables::EXPAND_MAX_REFLOW_BYTES.get();
@@ -332,7 +332,7 @@ impl Spa {
             Step::Done => {
                 // Whoever came while less was on disk looks where new blocks lie soon: in the room
                 // of the new child.
-                drop(reflow.exclude(*drained, u64::MAX).await);
+                reflow.drain(*drained, u64::MAX).await;
                 self.complete_expansion(&top.vdev).await?;
             }
             Step::On => {}

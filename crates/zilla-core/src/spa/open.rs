@@ -202,14 +202,13 @@ impl Spa {
         let tree = trusted_tree(&guarded.env, found, &trusted)?;
         let args = OpenArgs { write: !opts.readonly, pool_guid: Some(found.guid), ..OpenArgs::default() };
         let opened = tree.open(&args).await;
-        // Otherwise who has the devices, or what is wrong with them, is told further on.
-        let spared = opts.readonly || tunables::MAX_MISSING_TVDS.get() > 0;
         let result = match opened {
             Ok(()) if !opts.missing_log && !missing_logs(&tree).is_empty() => {
                 Err(Refusal::MissingLogs(missing_logs(&tree)).into())
             }
-            Ok(()) if spared && tree.lost_tops() > 0 && tree.root.state().0 < VdevState::Degraded => {
-                Err(Error::os(Errno::NxIo, "one or more devices is currently unavailable"))
+            // What it lacks may have a newer txg, whose blocks the first write would go over.
+            Ok(()) if tree.lost_tops() > 0 && tree.root.state().0 < VdevState::Degraded => {
+                Err(lacking(&tree))
             }
             Ok(()) => {
                 let from = match checkpoint {
@@ -590,6 +589,16 @@ fn missing_logs(tree: &VdevTree) -> Vec<String> {
     lines
 }
 
+/// Why a pool cannot be opened that lacks top-level vdevs: who has their devices is told before.
+fn lacking(tree: &VdevTree) -> Error {
+    held(tree).unwrap_or_else(|| Error::os(Errno::NxIo, "one or more devices is currently unavailable"))
+}
+
+/// Somebody else has the pool's devices.
+fn held(tree: &VdevTree) -> Option<Error> {
+    tree.leaves.iter().filter_map(|l| l.open_error()).find(|e| e.is(Errno::Busy))
+}
+
 /// What the pool's features allow those who write blocks.
 pub(super) fn apply_features(ctx: &PoolCtx, zio: &Zio) {
     zio.set_hole_birth(ctx.features.is_active("hole_birth"));
@@ -621,7 +630,7 @@ fn best_uberblock(
         )),
         Some(found) => Ok(found.ub),
         // Someone else has the devices: that is why nothing could be read of them.
-        None => match tree.leaves.iter().filter_map(|l| l.open_error()).find(|e| e.is(Errno::Busy)) {
+        None => match held(tree) {
             Some(held) => Err(held),
             None => {
                 Err(Error::os(Errno::Io, format!("pool '{name}': no valid uberblock on any of its devices")))

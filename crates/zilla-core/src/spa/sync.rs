@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   reads that writes put off -> datasets' data -> sync tasks -> datasets again -> the log keeps what could not be written -> passes over the MOS until nothing changes -> wait for all writes
-//!   -> labels and uberblock -> what was deferred may be used again
+//!   -> passes again if a device's flush failed -> labels and uberblock -> what was deferred may be used again
 //! ```
 //!
 //! The MOS describes the space that writing the MOS itself takes, hence the passes: each writes
@@ -44,6 +44,8 @@ const PASS_DONT_COMPRESS: u64 = 6;
 const MOST_SAVED: u64 = 1 << 60;
 /// More passes than this mean that they do not converge.
 const MAX_PASSES: u64 = 100;
+/// After so many it is not written down any more whose flush failed.
+const LAST_LATE_PASS: u64 = MAX_PASSES / 2;
 
 /// Bytes that two tables say they save. They may say anything.
 fn believed(deduplicated: u64, cloned: u64) -> u64 {
@@ -154,27 +156,8 @@ impl Spa {
         if !frozen {
             self.free_deferred(&tx).await?;
         }
-        let props = mos.props();
-        let mut pass = 1;
-        loop {
-            if pass == PASS_DONT_COMPRESS {
-                let mut plain = props;
-                plain.metadata_compress = CompressSpec::OFF;
-                plain.compress = CompressSpec::OFF;
-                mos.set_props(plain);
-            }
-            let more = self.pass(&tx, pass, config_dirty).await;
-            if !matches!(more, Ok(true)) || pass == MAX_PASSES {
-                mos.set_props(props);
-            }
-            if !more? {
-                break;
-            }
-            if pass == MAX_PASSES {
-                return Err(Error::os(Errno::Io, format!("txg {txg} does not converge")));
-            }
-            pass += 1;
-        }
+        self.tree().note_away(txg);
+        let mut pass = self.passes(&tx, 1, config_dirty).await?;
         tracing::debug!(pool = %self.name(), %txg, passes = pass, "written");
         #[cfg(feature = "planted")]
         if crate::planted::is(crate::planted::Bug::UberblockEarly) {
@@ -185,7 +168,17 @@ impl Spa {
             self.retreat_expansion();
             self.zio.resend_txg(txg).await;
         }
-        while let Err(e) = self.make_stable(txg, config_dirty).await {
+        loop {
+            let stable = match self.zio.wait_txg(txg).await {
+                // A flush failed: who misses something is written down before the uberblock is.
+                Ok(()) if self.tree().is_untold(txg) && !frozen && pass < LAST_LATE_PASS => {
+                    pass = self.passes(&tx, pass + 1, config_dirty).await?;
+                    continue;
+                }
+                Ok(()) => self.make_stable(txg, config_dirty).await,
+                Err(e) => Err(e),
+            };
+            let Err(e) = stable else { break };
             if !std::mem::take(&mut once_more) {
                 self.suspend(e).await?;
             }
@@ -206,12 +199,14 @@ impl Spa {
     fn space_done(&self, txg: Txg) -> Result<()> {
         self.metaslabs.note_clones_logged(self.ctx.clones_logged());
         self.metaslabs.sync_done(txg)?;
+        if let Some(task) = self.metaslabs.read_again(txg) {
+            self.ctx.env.spawn(task);
+        }
         self.update_space()
     }
 
-    /// Waits for the writes of a txg, and makes it the pool. May be done again if it fails.
+    /// Makes a txg whose writes are stable the pool. May be done again if it fails.
     async fn make_stable(&self, txg: Txg, config_dirty: bool) -> Result<()> {
-        self.zio.wait_txg(txg).await?;
         // Who gave a suspended pool up meanwhile keeps the last txg that was whole.
         self.not_given_up()?;
         if self.heart.lease.is_lost() {
@@ -268,8 +263,37 @@ impl Spa {
         Ok(())
     }
 
-    /// One pass over the MOS; whether another is needed.
-    async fn pass(self: &Arc<Self>, tx: &Tx, pass: u64, config_dirty: bool) -> Result<bool> {
+    /// Passes over the MOS, the first of them the `first`, until one changes nothing: its number.
+    async fn passes(self: &Arc<Self>, tx: &Tx, first: u64, config_dirty: bool) -> Result<u64> {
+        let mos = self.ctx.mos();
+        let (props, mut pass) = (mos.props(), first);
+        loop {
+            if pass == first.max(PASS_DONT_COMPRESS) {
+                let mut plain = props;
+                plain.metadata_compress = CompressSpec::OFF;
+                plain.compress = CompressSpec::OFF;
+                mos.set_props(plain);
+            }
+            // Also others than this txg's writes find out that a device lacks something, a resilver
+            // again and again. The passes come to an end all the same: what is late is the next
+            // txg's to write down, but for what this one's flushes have lost.
+            let in_time = pass < PASS_DONT_COMPRESS || pass == first;
+            let more = self.pass(tx, pass, config_dirty, in_time).await;
+            if !matches!(more, Ok(true)) || pass == MAX_PASSES {
+                mos.set_props(props);
+            }
+            if !more? {
+                return Ok(pass);
+            }
+            if pass == MAX_PASSES {
+                return Err(Error::os(Errno::Io, format!("txg {} does not converge", tx.txg())));
+            }
+            pass += 1;
+        }
+    }
+
+    /// One pass over the MOS; whether another is needed. `in_time`: DTLs that changed are written.
+    async fn pass(self: &Arc<Self>, tx: &Tx, pass: u64, config_dirty: bool, in_time: bool) -> Result<bool> {
         let (txg, mos) = (tx.txg(), self.ctx.mos());
         if pass == 1 && config_dirty {
             self.write_config(tx).await?;
@@ -287,10 +311,6 @@ impl Spa {
         let gone = self.ddt.sync(tx, pass == 1).await?;
         self.free_unshared(tx, gone.into()).await?;
         let tree = self.tree();
-        // Also others than this txg's writes find out that a device lacks something, a resilver
-        // again and again. The passes come to an end all the same: what is late is the next txg's
-        // to write down.
-        let in_time = pass < PASS_DONT_COMPRESS;
         if in_time && tree.dtls_dirty() {
             let histogram = self.ctx.features.is_enabled("spacemap_histogram");
             let how = DtlFormat { v2: self.ctx.features.is_enabled("spacemap_v2"), histogram };
@@ -333,7 +353,7 @@ impl Spa {
             self.dsl.mos_synced(&out);
             out.killed.iter().for_each(|bp| self.ctx.free(bp));
         }
-        let missed = in_time && tree.dtls_dirty();
+        let missed = in_time && pass < PASS_DONT_COMPRESS && tree.dtls_dirty();
         Ok(self.ctx.has_frees(txg) || self.metaslabs.is_dirty(txg) || mos.is_dirty(txg) || missed)
     }
 

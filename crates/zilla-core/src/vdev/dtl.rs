@@ -10,9 +10,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 /// Half-open ranges of txgs, merged where they touch.
+type Ranges = BTreeMap<u64, u64>;
+
+fn has(ranges: &Ranges, txg: u64) -> bool {
+    ranges.range(..=txg).next_back().is_some_and(|(_, &e)| e > txg)
+}
+
 #[derive(Default)]
 pub struct Dtl {
-    ranges: Mutex<BTreeMap<u64, u64>>,
+    ranges: Mutex<Ranges>,
+    /// What was read from disk or taken to be written last. Locked after the ranges.
+    written: Mutex<Ranges>,
     /// Spares every read of a healthy leaf the lock.
     any: AtomicBool,
     /// Changed since it was last written to disk.
@@ -65,8 +73,7 @@ impl Dtl {
     }
 
     pub fn contains(&self, txg: u64) -> bool {
-        self.any.load(Ordering::Acquire)
-            && self.ranges.lock().range(..=txg).next_back().is_some_and(|(_, &e)| e > txg)
+        self.any.load(Ordering::Acquire) && has(&self.ranges.lock(), txg)
     }
 
     /// Whether anything of `start..end` is missing.
@@ -98,7 +105,8 @@ impl Dtl {
         for (start, end) in new {
             self.add(start, end);
         }
-        self.dirty.store(false, Ordering::Release);
+        self.write_anew();
+        self.take_dirty();
     }
 
     /// What is on disk is to be written again, changed or not.
@@ -110,8 +118,23 @@ impl Dtl {
         self.dirty.load(Ordering::Acquire)
     }
 
-    pub fn take_dirty(&self) -> bool {
-        self.dirty.swap(false, Ordering::AcqRel)
+    /// What is to be written, if that changed.
+    pub fn take_dirty(&self) -> Option<Vec<(u64, u64)>> {
+        let ranges = self.ranges.lock();
+        if !self.dirty.swap(false, Ordering::AcqRel) {
+            return None;
+        }
+        self.written.lock().clone_from(&ranges);
+        Some(ranges.iter().map(|(&s, &e)| (s, e)).collect())
+    }
+
+    /// Whether a txg is in it, and what is on disk does not say so.
+    pub fn is_untold(&self, txg: u64) -> bool {
+        if !self.is_dirty() {
+            return false;
+        }
+        let ranges = self.ranges.lock();
+        has(&ranges, txg) && !has(&self.written.lock(), txg)
     }
 }
 
@@ -137,11 +160,30 @@ mod tests {
         assert!(d.intersects(4, 7) && !d.intersects(4, 6));
         d.remove(0, 100);
         assert!(d.is_empty());
-        assert!(d.take_dirty() && !d.is_dirty());
+        assert!(d.take_dirty().is_some_and(|r| r.is_empty()) && !d.is_dirty());
         d.set([(1, 5)]);
         d.add(2, 4);
         assert!(!d.is_dirty(), "nothing new");
         d.add(2, 6);
         assert!(d.is_dirty());
+    }
+
+    #[test]
+    fn what_the_disk_does_not_say_is_known() {
+        let d = Dtl::default();
+        d.add(5, 7);
+        assert!(d.is_untold(6) && !d.is_untold(7));
+        assert_eq!(d.take_dirty(), Some(vec![(5, 7)]));
+        assert!(!d.is_untold(6) && d.take_dirty().is_none());
+        d.add(8, 9);
+        assert!(d.is_untold(8) && !d.is_untold(6));
+        d.set([(3, 9)]);
+        d.remove(8, 9);
+        assert!(!d.is_untold(8), "it is not in it");
+        d.add(8, 9);
+        assert!(!d.is_untold(8), "the disk says so");
+        d.set([]);
+        d.add(8, 9);
+        assert!(d.is_untold(8), "the disk said so once");
     }
 }

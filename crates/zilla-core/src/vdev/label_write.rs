@@ -8,12 +8,11 @@
 //! 4. if the configuration changed, labels 1 and 3.
 //!
 //! A crash during 2 leaves labels 1 and 3 as they were; the new ones carry a txg newer than any
-//! uberblock and do not count. A leaf that missed something of the txg does not get its uberblock,
-//! so that it is seen to lack something even if that was not written down (see `resilver.rs`); its
-//! siblings always get it then. During 3, either no new uberblock arrived, and the old one with
-//! labels 1 and 3 is the pool; or one did, and it with labels 0 and 2 is. During 4 the uberblock
-//! and labels 0 and 2 are there. A slot of the ring is written again only after a whole lap, so a
-//! torn uberblock costs nothing but itself.
+//! uberblock and do not count. A leaf that missed something of the txg, which the DTLs in it say,
+//! does not get its uberblock either (see `resilver.rs`); its siblings always get it then. During
+//! 3, either no new uberblock arrived, and the old one with labels 1 and 3 is the pool; or one did,
+//! and it with labels 0 and 2 is. During 4 the uberblock and labels 0 and 2 are there. A slot of
+//! the ring is written again only after a whole lap, so a torn uberblock costs nothing but itself.
 
 use std::io;
 use std::sync::Arc;

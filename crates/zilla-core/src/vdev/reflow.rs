@@ -22,7 +22,8 @@
 //!
 //! **Who does I/O** enters the stretch it concerns ([`Reflow::enter`]), and finds there how things
 //! stand until it leaves. Who moves a stretch, or changes how things stand with it, excludes all
-//! others from it ([`Reflow::exclude`]). A batch of blocks enters at once, so that nobody who is
+//! others from it ([`Reflow::exclude`]). Whom only those concern who came before some moment waits
+//! for them alone ([`Reflow::drain`]). A batch of blocks enters at once, so that nobody who is
 //! inside waits to get further in.
 //!
 //! Lock order: `inner` is a leaf. **Crash:** nothing of this is on disk but what the uberblock has.
@@ -197,6 +198,22 @@ impl Reflow {
         }
     }
 
+    /// Waits until those have left who are inside a stretch now. Others come and go meanwhile.
+    pub async fn drain(&self, start: u64, end: u64) {
+        let last = self.inner.lock().last;
+        loop {
+            let listener = self.changed.listen();
+            {
+                let inner = self.inner.lock();
+                let mut before = inner.inside.range(..=last).flat_map(|(_, ranges)| ranges);
+                if !before.any(|r| overlap(*r, (start, end))) {
+                    return;
+                }
+            }
+            listener.await;
+        }
+    }
+
     /// As the last uberblock says it.
     pub fn written(&self) -> Position {
         self.inner.lock().written
@@ -268,6 +285,7 @@ impl Drop for Excluded<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
     use zilla_env::block_on;
 
     #[test]
@@ -284,5 +302,22 @@ mod tests {
         drop(alone);
         reflow.retreat();
         assert_eq!(reflow.now(), at);
+    }
+
+    #[test]
+    fn who_waits_for_those_inside_keeps_nobody_out() {
+        let reflow = Arc::new(Reflow::new(&Uberblock::default()));
+        let enter = |from: u64| {
+            let ranges = Ranges::from_iter([(from, from + 10)]);
+            reflow.enter(ranges).now_or_never()
+        };
+        let (inside, apart) = (enter(5), enter(1000));
+        let mut drained = Box::pin(reflow.drain(0, 100));
+        assert!((&mut drained).now_or_never().is_none());
+        let late = enter(7).expect("he need not wait");
+        assert!((&mut drained).now_or_never().is_none());
+        drop(inside);
+        assert!((&mut drained).now_or_never().is_some(), "those left are elsewhere, or came later");
+        drop((late, apart));
     }
 }

@@ -5,8 +5,8 @@
 //! ([`VdevTree::missed`]); being attached; and, when it is opened, an uberblock that is older than
 //! its siblings'. All leaves of a top-level get the same uberblocks, but for those that missed
 //! something of that very txg, so the newest one on a leaf says up to which txg it has everything.
-//! That holds also where the DTL could not be written down: after a crash, or where other software
-//! had the pool meanwhile.
+//! That holds also where no DTL says it: where a device was away when the pool was in use, or other
+//! software had the pool meanwhile.
 //!
 //! A leaf **takes part** in a resilver if it lacks something and takes writes when the resilver
 //! begins, and until it goes away. Only what these lack is read. Who does not take part gets a txg
@@ -209,9 +209,11 @@ impl VdevTree {
             }
             let behind: Vec<(&Arc<Leaf>, u64)> =
                 top.leaves().filter_map(|l| Some((l, newest(l).filter(|own| *own < best)?))).collect();
-            // A txg that more children missed than redundancy covers was never made stable. So a
-            // cut came between their uberblocks, and those that lack only the last have the data.
-            // (Sides of a child, as while it is replaced, may be away all together.)
+            // No uberblock goes out before its txg is stable on as many children as it takes. So if
+            // more are without it than redundancy covers, a cut came between their uberblocks. Of
+            // those that lack only the last one some may have missed something of the txg: that is
+            // in their DTLs then, which lie in it. (Sides of a child, as while it is replaced, may
+            // be away all together.)
             let is_behind = |l: &Arc<Leaf>| behind.iter().any(|(b, _)| Arc::ptr_eq(b, l));
             let missed = top.units().iter().filter(|u| {
                 u.leaves.iter().any(is_behind) && !u.leaves.iter().any(|l| newest(l) == Some(best))

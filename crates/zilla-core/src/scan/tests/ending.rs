@@ -156,7 +156,8 @@ fn a_head_whose_root_is_on_devices_that_are_away_for_good_is_passed_by() {
 #[test]
 fn a_resilver_ends_when_what_was_destroyed_before_is_freed() {
     run(|w| async move {
-        let waits = |first, next| Waiting { queue: 7, first, next, listed: true, used: 100 };
+        let waits =
+            |first, next| Waiting { queue: 7, first, next, listed: true, used: 100, ..Waiting::default() };
         let scan = w.open().await;
         *w.pool.waiting.lock() = waits(3, 5);
         scan.start().await.unwrap();
@@ -198,11 +199,49 @@ fn a_resilver_ends_when_what_was_destroyed_before_is_freed() {
     });
 }
 
+/// Snapshots are destroyed all the time beside a queue of trees that cannot be read.
+#[test]
+fn a_resilver_ends_where_what_waits_only_goes_up_and_down() {
+    run(|w| async move {
+        let waits = |used| Waiting { queue: 7, first: 3, next: 5, listed: true, used, ..Waiting::default() };
+        let scan = w.open().await;
+        *w.pool.waiting.lock() = waits(100);
+        *w.pool.missing.lock() = Some((Txg(1), Txg(6000)));
+        assert!(scan.resilver(false).await.unwrap());
+        for now in 0..240 {
+            *w.pool.waiting.lock() = waits(if now % 9 < 4 { 100 } else { 250 });
+            w.env.sleep(Duration::from_millis(250)).await;
+            if !scan.is_resilvering() {
+                break;
+            }
+        }
+        assert!(!scan.is_resilvering(), "it waits for ever");
+        assert_eq!(*w.pool.finished.lock(), [true]);
+    });
+}
+
+#[test]
+fn a_tree_gets_on_though_more_waits_all_the_time() {
+    use zilla_ondisk::zbookmark::ZbookmarkPhys;
+    let waits = |object, used| {
+        let at = Some(ZbookmarkPhys { object, ..ZbookmarkPhys::default() });
+        Waiting { queue: 7, first: 3, next: 5, at, listed: true, used }
+    };
+    let mut best = waits(1, 100);
+    assert!(!waits(1, 150).gets_on_since(&mut best) && !waits(1, 100).gets_on_since(&mut best));
+    assert!(waits(2, 300).gets_on_since(&mut best), "the first tree has come further");
+    // It cannot be read for a moment.
+    assert!(!Waiting { at: None, ..waits(2, 300) }.gets_on_since(&mut best));
+    assert!(!waits(2, 300).gets_on_since(&mut best));
+    assert!(waits(2, 99).gets_on_since(&mut best) && best.used == 99);
+    assert!(Waiting { first: 4, ..waits(0, 500) }.gets_on_since(&mut best));
+}
+
 /// What the one before waited for concerns it not, as long as it has not come to its own end.
 #[test]
 fn a_resilver_that_takes_another_s_place_begins_at_once() {
     run(|w| async move {
-        let waits = |used| Waiting { queue: 7, first: 3, next: 5, listed: true, used };
+        let waits = |used| Waiting { queue: 7, first: 3, next: 5, listed: true, used, ..Waiting::default() };
         let scan = w.open().await;
         *w.pool.waiting.lock() = waits(1000);
         *w.pool.missing.lock() = Some((Txg(1), Txg(6000)));
