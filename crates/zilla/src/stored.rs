@@ -59,10 +59,17 @@ impl Pool {
                         zap
                     }
                 };
+                let told = value.as_ref().map(|v| match v.as_u64() {
+                    Some(n) => n.to_string(),
+                    None => v.as_str().unwrap_or_default().to_owned(),
+                });
+                let told = told.unwrap_or_default();
                 match value {
-                    None => zap.delete_if_there(&tx, &name).await.map(drop),
-                    Some(value) => zap.set(&tx, &name, &value).await,
+                    None => zap.delete_if_there(&tx, &name).await.map(drop)?,
+                    Some(value) => zap.set(&tx, &name, &value).await?,
                 }
+                ctx.note_internal(tx.txg(), "set", format!("{name}={told}"));
+                Ok(())
             })
         })
         .await

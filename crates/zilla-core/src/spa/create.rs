@@ -239,6 +239,7 @@ impl Spa {
         spa.heart.belong(&spa);
         spa.update_space()?;
         spa.first_spares(&tx, &outward.spares).await?;
+        spa.note_version(TXG_INITIAL, "create");
         env.spawn(spa.clone().sync_loop());
         spa.ctx.txgs.wait_synced(TXG_INITIAL).await?;
         spa.know_pointers();
