@@ -68,16 +68,16 @@ fn an_import_gives_the_pool_properties() {
     assert!(import("-o version=28").fails().contains("property 'version' number 28 is invalid."));
     let refused = import("-o readonly=on -o comment=new").fails();
     assert!(refused.contains("property 'comment' cannot be set in a read-only pool"), "{refused}");
-    let words = "-o comment=new -o failmode=continue -o org.example:mine=yes -o feature@bookmarks=enabled";
+    let words = "-o comment=new -o failmode=continue -o feature@bookmarks=enabled";
     import(words).ok();
     let given = || {
-        let names = "comment,failmode,org.example:mine,feature@bookmarks";
+        let names = "comment,failmode,feature@bookmarks";
         world.zpool(&format!("get -H -o value {names} tank")).ok()
     };
-    assert_eq!(given(), "new\ncontinue\nyes\nenabled\n");
+    assert_eq!(given(), "new\ncontinue\nenabled\n");
     world.zpool("export tank").ok();
     import("-o readonly=on").ok();
-    assert_eq!(given(), "new\ncontinue\nyes\nenabled\n");
+    assert_eq!(given(), "new\ncontinue\nenabled\n");
     world.zpool("export tank").ok();
     pool.import();
     pool.judge();
