@@ -22,6 +22,8 @@ pub const TAKEN: u8 = b'+';
 /// A line begins with where it belongs: standard output or standard error.
 pub const TO_STDOUT: u8 = b'1';
 pub const TO_STDERR: u8 = b'2';
+/// What the client is to be called by those who list processes.
+pub const TO_TITLE: u8 = b't';
 /// Stands for the client's time of day in a line.
 pub const LOCAL_TIME: &str = "%T";
 /// No line of the daemon's is longer.
@@ -59,7 +61,7 @@ pub fn hand_over(dir: &StateDir, fd: BorrowedFd<'_>) -> Result<Handed, ClientErr
 impl Handed {
     /// Gives each line to `show`, with whether it is for standard error, until the daemon has no
     /// more to say.
-    pub fn lines(self, mut show: impl FnMut(bool, &str)) {
+    pub fn lines(self, mut show: impl FnMut(u8, &str)) {
         let mut lines = BufReader::new(self.conn);
         let mut line = Vec::new();
         loop {
@@ -70,7 +72,7 @@ impl Handed {
             }
             if let [to, text @ ..] = line.as_slice() {
                 let text = String::from_utf8_lossy(text);
-                show(*to == TO_STDERR, text.trim_end_matches('\n'));
+                show(*to, text.trim_end_matches('\n'));
             }
         }
     }

@@ -165,3 +165,38 @@ fn entries_leave_their_log_though_nothing_else_is_written() {
     assert!(stored.is_some_and(|l| l.contains(&format!("entries={RECORDS}"))), "{said}");
     zdb(&pool);
 }
+
+/// `dedup_table_quota=auto`: what is in the logs, and comes to the tables' vdevs some txgs later,
+/// counts.
+#[test]
+fn tables_have_no_new_entries_when_their_vdevs_are_going_to_be_full() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    let special = world.images("special", 1, 64 << 20).remove(0);
+    world.zpool(&format!("add tank special {}", special.display())).ok();
+    // Data has three quarters of them.
+    world.zfs("create -o special_small_blocks=1M tank/fill").ok();
+    for i in 0..30 {
+        fs::write(pool.root().join(format!("fill/{i}")), bytes(1000 + i)).expect("write");
+    }
+    world.zfs("create -o dedup=on -o recordsize=512 -o compression=off tank/a").ok();
+    pool.sync();
+    for i in 0..6 {
+        fs::write(pool.root().join(format!("a/{i}")), bytes(i)).expect("write");
+    }
+    pool.sync();
+    let before = entries(&world);
+    assert!(before > 20_000, "{before}");
+    fs::write(pool.root().join("a/more"), bytes(77)).expect("write");
+    pool.sync();
+    assert_eq!(entries(&world), before);
+    world.zpool("set dedup_table_quota=none tank").ok();
+    pool.sync();
+    fs::write(pool.root().join("a/new"), bytes(78)).expect("write");
+    pool.sync();
+    assert!(entries(&world) > before);
+    zdb(&pool);
+}

@@ -58,11 +58,35 @@ fn what_was_done_to_datasets_is_in_the_history() {
     assert!(told.contains(") s-$@all snapshot\n"), "{told}");
     assert!(told.contains("quota=67108864") && told.contains("tag=keep temp=0 refs=1"), "{told}");
     assert!(!world.zpool("history tank").ok().contains("[txg:"), "only who asks for them is told");
+    let disk = pool.disks[0].display();
+    let side = world.images("side", 1, 128 << 20).remove(0);
+    let side = side.display();
+    world.zpool("set comment=mine tank").ok();
+    world.zpool("set failmode=continue tank").ok();
+    world.zpool("scrub -w tank").ok();
+    world.zpool(&format!("attach -w tank {disk} {side}")).ok();
+    world.zpool(&format!("detach tank {side}")).ok();
+    let told = world.zpool("history -i tank").ok();
+    let mut lines = told.lines().filter(|l| l.contains("[txg:"));
+    for what in [
+        "create pool version 5000; software version zilla-".to_owned(),
+        "set comment=mine".to_owned(),
+        "set failmode=1".to_owned(),
+        "scan setup func=1 mintxg=0 maxtxg=".to_owned(),
+        "scan done errors=0".to_owned(),
+        format!("vdev attach attach vdev={side} to vdev={disk}"),
+        "scan setup func=2 mintxg=".to_owned(),
+        "scan done errors=0".to_owned(),
+        format!("detach vdev={side}"),
+    ] {
+        assert!(lines.any(|l| l.contains(&format!("] {what}"))), "{what} in its place of {told}");
+    }
     pool.export();
     if let Some(text) = zilla_testkit::zdb_of(&world.disks(), "tank", &["-h"]) {
         assert!(text.contains("promote tank/clone ("), "{text}");
     }
     pool.import();
+    assert!(world.zpool("history -i tank").ok().contains("] open pool version 5000; "));
     // A stream alone changes nothing.
     world.zfs("snapshot tank/other@c").ok();
     let out = std::fs::File::create(world.path().join("stream")).expect("a file");

@@ -44,11 +44,43 @@ fn a_pool_that_is_let_go_of_hard_is_still_in_its_cache_file() {
     let option = format!("cachefile={}", cache.display());
     let _tank = Pool::create(&world, "tank", Kind::Single, 96 << 20, &["-o", &option]);
     let import = format!("import -o {option} -c {} tank", cache.display());
+    let has =
+        |what: &[u8]| std::fs::read(&cache).expect("a cache file").windows(what.len()).any(|w| w == what);
+    assert!(!has(b"legacy"));
+    world.zpool("set compatibility=legacy tank").ok();
+    assert!(has(b"legacy"), "it says at once how the pool is kept");
     world.zpool("export -F tank").ok();
     world.zpool(&import).ok();
     world.zpool("export tank").ok();
     world.zpool(&import).fails();
     pool::zdb_clean(&world.disks(), "tank");
+}
+
+#[test]
+fn an_import_gives_the_pool_properties() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 96 << 20, &["-o", "feature@bookmarks=disabled"]);
+    let import = |words: &str| world.zpool(&format!("import {words} -d {} tank", world.disks().display()));
+    world.zpool("export tank").ok();
+    assert!(import("-o version=28").fails().contains("property 'version' number 28 is invalid."));
+    let refused = import("-o readonly=on -o comment=new").fails();
+    assert!(refused.contains("property 'comment' cannot be set in a read-only pool"), "{refused}");
+    let words = "-o comment=new -o failmode=continue -o feature@bookmarks=enabled";
+    import(words).ok();
+    let given = || {
+        let names = "comment,failmode,feature@bookmarks";
+        world.zpool(&format!("get -H -o value {names} tank")).ok()
+    };
+    assert_eq!(given(), "new\ncontinue\nenabled\n");
+    world.zpool("export tank").ok();
+    import("-o readonly=on").ok();
+    assert_eq!(given(), "new\ncontinue\nenabled\n");
+    world.zpool("export tank").ok();
+    pool.import();
+    pool.judge();
 }
 
 #[test]

@@ -30,6 +30,7 @@ fn a_pool_is_split_and_both_halves_are_used() {
         world.zpool("split tank half mirror"),
         "Cannot use 'mirror, raidz or draid' as a device for splitting",
     );
+    says(world.zpool("split -o version=28 tank half"), "property 'version' number 28 is invalid.");
     world
         .zpool(&format!("add tank log mirror {} {} special mirror {} {}", more[0], more[1], more[2], more[3]))
         .ok();

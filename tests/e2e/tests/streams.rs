@@ -470,6 +470,11 @@ fn what_is_sensitive_is_left_out_and_comes_back() {
     let red = send(&world, "--redact book tank/a@s", "red");
     let has = |stream: &[u8], what: &[u8]| stream.windows(what.len()).any(|w| w == what);
     assert!(!has(&red, b"secret-") && has(&red, b"price-"));
+    let as_long = |words: &str, stream: &[u8]| {
+        let told = world.zfs(&format!("send -nP {words}")).ok();
+        assert!(told.ends_with(&format!("\nsize\t{}\n", stream.len())), "{words}: {told}");
+    };
+    as_long("--redact book tank/a@s", &red);
     if let Ok(dump) =
         Command::new("/usr/sbin/zstream").args(["dump", "-v"]).arg(world.path().join("red")).output()
     {
@@ -494,6 +499,11 @@ fn what_is_sensitive_is_left_out_and_comes_back() {
     world.zfs("mount -f tank/r").ok();
     assert!(fs::read(pool.root().join("r/prices")).expect("read") == b"price-".repeat(40_000));
     assert!(!has(&fs::read(pool.root().join("r/passwords")).expect("read"), b"secret"));
+    // Who had it mounted so finds it mounted.
+    for (from, to) in [("tank/r", "tank/r2"), ("tank/r2", "tank/r")] {
+        world.zfs(&format!("rename {from} {to}")).ok();
+        assert!(mounted(to));
+    }
     world.zfs("unmount tank/r").ok();
     // What is whole goes on top of it: the clone, or what comes from the bookmark on.
     receive(&world, "-o origin=tank/r@s tank/rc", &send(&world, "-i tank/a@s tank/c@c", "clone"))
@@ -507,6 +517,7 @@ fn what_is_sensitive_is_left_out_and_comes_back() {
     refused("send --redact book tank/a@t", 1, "'tank/a#book' is not a redaction bookmark of tank/a@t");
     let step = send(&world, "-i tank/a#book tank/a@t", "step");
     assert!(has(&step, b"secret-"));
+    as_long("-i tank/a#book tank/a@t", &step);
     // Cut, and gone on with. (Reading has changed it.)
     receive(&world, "-F -s tank/r", &step[..step.len() / 2]).unwrap_err();
     let token = get("receive_resume_token", "tank/r");
@@ -764,10 +775,17 @@ fn a_file_system_is_sent_without_a_snapshot_as_long_as_nobody_uses_it() {
     receive(&world, "tank/d", &send(&world, "-i #one tank/a", "mark")).expect("received");
     // While it is being sent it stays as it is.
     let mut sending =
-        world.command("zfs").args(["send", "tank/a"]).stdout(Stdio::piped()).spawn().expect("send");
+        world.command("zfs").args(["send", "-V", "tank/a"]).stdout(Stdio::piped()).spawn().expect("send");
     let mut pipe = sending.stdout.take().expect("pipe");
     let mut begun = vec![0; 64 << 10];
     pipe.read_exact(&mut begun).expect("the stream");
+    let comm = format!("/proc/{}/comm", sending.id());
+    let title = || std::fs::read_to_string(&comm).expect("the name of a process");
+    let told = (0..200).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        title().contains("% ")
+    });
+    assert!(told, "its name says how far it is: {}", title());
     for words in ["mount tank/a", "rollback tank/a@one", "destroy -r tank/a"] {
         let said = world.zfs(words).fails();
         assert!(said.contains("busy"), "{words}: {said}");

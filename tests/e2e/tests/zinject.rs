@@ -170,6 +170,7 @@ fn a_mirror_lives_with_a_side_that_fails_and_forgets_it_when_cleared() {
     assert_ne!(device(&world, "tank", &first)[1], "0");
     assert_eq!(device(&world, "tank", &second), ["ONLINE", "0", "0", "0"]);
     told(&world.zpool("events").ok(), "ereport.fs.zfs.io");
+    told(&world.zpool("events -v").ok(), "vdev_read_errors = 0x1\n");
     zinject(&world, "-c all").ok();
     world.zpool("clear tank").ok();
     assert_eq!(device(&world, "tank", &first), ["ONLINE", "0", "0", "0"]);
@@ -273,13 +274,29 @@ fn an_encrypted_file_that_cannot_be_decrypted_is_told_of() {
     world.zfs(&format!("create {how} -o keylocation=file://{} tank/c", key.display())).ok();
     let file = pool.root().join("c/f");
     fs::write(&file, vec![3; 1 << 20]).expect("write");
-    pool.sync();
+    // What no txg has written yet is brought to disk, and then forgotten.
     zinject(&world, &format!("-a -t data -e decrypt {}", file.display())).ok();
     assert_eq!(fs::read(&file).expect_err("decrypted").raw_os_error(), Some(5));
     told(&world.zpool("events").ok(), "ereport.fs.zfs.authentication");
     zinject(&world, "-c all").ok();
     assert_eq!(fs::read(&file).expect("read"), vec![3; 1 << 20]);
     pool.judge();
+}
+
+#[test]
+fn who_destroys_a_pool_that_cannot_be_written_any_more_keeps_nobody_waiting() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, SIZE, &[]);
+    zinject(&world, &format!("-d {} -e io tank", pool.disks[0].display())).ok();
+    // Its line of history is the first that is to be written.
+    world.zpool("destroy -f tank");
+    let other = Pool::create(&world, "other", Kind::Single, SIZE, &[]);
+    assert_eq!(world.zpool("list -H -o name").ok(), "other\n");
+    zinject(&world, "-c all").ok();
+    other.judge();
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn whole(fs: &str, from: &str) -> String {
 pub fn send(cx: &mut Cx, words: Vec<String>) -> Run {
     let (options, operands) = args::parse(&words, ":i:I:RsDpVvnPLeht:cwbd:SX:", LONGS);
     let mut r = StreamSend::default();
-    let (mut from, mut title) = (None, false);
+    let mut from = None;
     for option in options {
         match option {
             Opt::Flag('i', v) | Opt::Flag('I', v) if from.is_some() => {
@@ -59,7 +59,7 @@ pub fn send(cx: &mut Cx, words: Vec<String>) -> Run {
             Opt::Flag('h', _) => r.holds = true,
             Opt::Flag('P', _) => r.parsable = true,
             Opt::Flag('v', _) => r.verbose = r.verbose.saturating_add(1),
-            Opt::Flag('V', _) => title = true,
+            Opt::Flag('V', _) => r.title = true,
             Opt::Flag('n', _) => r.dry_run = true,
             Opt::Flag('L', _) => r.large_blocks = true,
             Opt::Flag('e', _) => r.embed = true,
@@ -74,10 +74,6 @@ pub fn send(cx: &mut Cx, words: Vec<String>) -> Run {
             Opt::Flag('d', v) => r.redact = Some(v),
             other => return cx.bad_option(other),
         }
-    }
-    if title {
-        cx.err("zfs send: '-V' is not supported by zilla yet");
-        return Ok(2);
     }
     if r.parsable && r.verbose == 0 {
         r.verbose = 1;

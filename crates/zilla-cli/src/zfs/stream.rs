@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::thread::JoinHandle;
-use zilla_control::handover::{self, Handed, LOCAL_TIME};
+use zilla_control::handover::{self, Handed, LOCAL_TIME, TO_STDERR, TO_TITLE};
 use zilla_control::{ApiError, Operation, StateDir};
 
 /// Which end of the command a stream goes through.
@@ -87,13 +87,18 @@ pub fn told<O: Operation<Reply = ()>>(
 ) -> Result<Result<(), ApiError>, Exit> {
     let shown = handed.try_clone().map(|lines| {
         std::thread::spawn(move || {
-            lines.lines(|is_error, text| {
+            lines.lines(|to, text| {
+                if to == TO_TITLE {
+                    // The kernel takes the first 15 bytes.
+                    let _ = std::fs::write("/proc/self/comm", text);
+                    return;
+                }
                 let text = match text.strip_prefix(LOCAL_TIME) {
                     Some(rest) => format!("{}{rest}", time::of_day(time::now())),
                     None => text.to_owned(),
                 };
                 // Lines of one kind stay in order.
-                if is_error { eprintln!("{text}") } else { Out::new().say(format!("{text}\n")) }
+                if to == TO_STDERR { eprintln!("{text}") } else { Out::new().say(format!("{text}\n")) }
             });
         })
     });

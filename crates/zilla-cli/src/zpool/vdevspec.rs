@@ -319,6 +319,10 @@ fn mismatch(last: Replication, this: Replication) -> Option<String> {
     if last.name != this.name {
         return Some(format!("{head} both {} and {} vdevs are present", last.name, this.name));
     }
+    // As with OpenZFS the width of a dRAID is not looked at.
+    if last.name == "draid" && last.parity == this.parity {
+        return None;
+    }
     if last.parity != this.parity {
         return Some(format!(
             "{head} both {} and {} device parity {} vdevs are present",
@@ -429,6 +433,7 @@ mod tests {
                 "raidz @a @b @c raidz2 @d @e @f",
                 "mismatched replication level: both 1 and 2 device parity raidz vdevs are present",
             ),
+            ("draid:1d @a @b draid:1d @c @d @e", ""),
             ("mirror @a @big", "mirror contains devices of different sizes"),
             ("@a log mirror @b @c", ""),
             ("@a log mirror @b @big", "mirror contains devices of different sizes"),

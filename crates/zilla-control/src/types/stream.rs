@@ -50,6 +50,8 @@ pub struct StreamSend {
     pub verbose: u8,
     /// `-P`
     pub parsable: bool,
+    /// `-V`: the command's name in lists of processes says how far it is.
+    pub title: bool,
 }
 
 /// `zfs receive`

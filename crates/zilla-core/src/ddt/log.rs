@@ -61,8 +61,15 @@ pub(super) struct Log {
 pub(super) struct Logs {
     active: Log,
     flushing: Log,
+    /// Entries of either that no ZAP has yet.
+    fresh: u64,
     /// Sums of what is in either.
     pub histogram: DdtHistogram,
+}
+
+/// Whether no ZAP has the entry.
+fn is_fresh(logged: &DdtLogged) -> bool {
+    logged.class.is_none() && logged.entry.refcnt() > 0
 }
 
 /// How many entries of logs there is memory for.
@@ -160,6 +167,7 @@ impl Logs {
         }
         for (key, logged) in logs.active.entries.iter().chain(&logs.flushing.entries) {
             logs.histogram.count(&stat_of(tree, key, &logged.entry), true);
+            logs.fresh += u64::from(is_fresh(logged));
         }
         Ok(logs)
     }
@@ -207,8 +215,16 @@ impl Logs {
 
     /// A key's last record stops to count.
     pub fn forget(&mut self, key: &Key) {
-        self.active.entries.remove(key);
-        self.flushing.entries.remove(key);
+        for log in [&mut self.active, &mut self.flushing] {
+            if log.entries.remove(key).is_some_and(|logged| is_fresh(&logged)) {
+                self.fresh -= 1;
+            }
+        }
+    }
+
+    /// Entries that the ZAPs are going to grow by.
+    pub fn fresh(&self) -> u64 {
+        self.fresh
     }
 
     pub fn is_made(&self) -> bool {
@@ -240,6 +256,7 @@ impl Logs {
         for (key, logged) in records {
             self.forget(&key);
             if logged.entry.refcnt() > 0 {
+                self.fresh += u64::from(is_fresh(&logged));
                 self.active.entries.insert(key, logged);
             }
         }
@@ -261,7 +278,9 @@ impl Logs {
     pub fn take_some(&mut self) -> Vec<(Key, DdtLogged)> {
         // So the logs change places about every eighth txg, whatever comes.
         let n = MIN_FLUSH.max(self.active.entries.len() / 4);
-        std::iter::from_fn(|| self.flushing.entries.pop_first()).take(n).collect()
+        let some: Vec<_> = std::iter::from_fn(|| self.flushing.entries.pop_first()).take(n).collect();
+        self.fresh -= some.iter().filter(|(_, logged)| is_fresh(logged)).count() as u64;
+        some
     }
 
     /// After that: notes how far it is, and begins with the active log when it is time.

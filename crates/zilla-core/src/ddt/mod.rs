@@ -74,6 +74,9 @@ const LOOKUPS: usize = 64;
 /// `dedup_table_quota=auto`: what vdevs have that are for tables, if there are any.
 pub const AUTO: u64 = u64::MAX;
 
+/// How much of those vdevs that is. Source: ddt_special_over_quota of ddt.c.
+const AUTO_PERCENT: u64 = 85;
+
 /// A pool's tables.
 pub struct Ddt {
     ctx: Arc<PoolCtx>,
@@ -135,12 +138,17 @@ impl Ddt {
         self.quota.store(quota, Ordering::Relaxed);
     }
 
-    /// Whether there may be new entries in the txgs to come. `vdevs`: those that are for tables are
-    /// nearly full.
-    pub(crate) fn note_room(&self, vdevs: bool) {
+    /// Whether there may be new entries in the txgs to come. `vdevs`: the space of those that are
+    /// for tables, and how much of it is used; no space: there are none.
+    pub(crate) fn note_room(&self, vdevs: (u64, u64)) {
         let full = match self.quota.load(Ordering::Relaxed) {
             0 => false,
-            AUTO => vdevs,
+            AUTO => {
+                // What is in the logs takes its place there when it is flushed, txgs later.
+                let (space, used) = vdevs;
+                let to_come = self.tables.iter().map(Table::to_come).fold(used, u64::saturating_add);
+                space > 0 && to_come / AUTO_PERCENT >= space / 100
+            }
             quota => self.stats().table_size > quota,
         };
         self.full.store(full, Ordering::Relaxed);

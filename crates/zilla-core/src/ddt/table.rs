@@ -24,6 +24,11 @@ pub(super) type Key = [u64; DDT_KEY_WORDS];
 /// The classes in the order in which an entry is looked for. The last one is of ditto blocks.
 const SEARCH: [usize; DDT_CLASSES.len()] = [DUPLICATE, UNIQUE, 0];
 
+/// What an entry takes in a ZAP is measured where there are so many; before it is about this.
+/// (Measured: 262 bytes each in a table of 1,020,000.)
+const ENOUGH: u64 = 10_000;
+const USUAL: u64 = 262;
+
 /// What the tables tell.
 #[derive(Clone, Debug, Default)]
 pub struct DedupStats {
@@ -163,6 +168,15 @@ impl Table {
             }
         }
         Ok(None)
+    }
+
+    /// Bytes that the ZAPs are going to grow by when the logs are flushed, about.
+    pub fn to_come(&self) -> u64 {
+        let st = self.state.lock();
+        let entries: u64 = st.counts.iter().sum();
+        let bytes: u64 = st.zaps.iter().flatten().map(|z| z.dnode().used()).sum();
+        let each = if entries < ENOUGH { USUAL } else { bytes / entries };
+        st.logs.fresh().saturating_mul(each)
     }
 
     pub fn stats(&self) -> DedupStats {

@@ -248,6 +248,14 @@ impl PoolCtx {
         self.events.lock().push(event);
     }
 
+    /// Something that the pool itself did, or that was done to it as a whole, for its history.
+    pub fn note_internal(&self, txg: Txg, what: &str, text: impl Into<String>) {
+        let mut record = NvList::new();
+        record.add("history internal str", text.into()).add("internal_name", what);
+        record.add("history txg", txg.0).add("history time", self.env.wall().as_secs());
+        self.note_event(record);
+    }
+
     pub(crate) fn take_events(&self) -> Vec<NvList> {
         std::mem::take(&mut *self.events.lock())
     }

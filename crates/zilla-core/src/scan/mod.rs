@@ -494,6 +494,8 @@ impl Scan {
             (st.pass_start, st.paused_at, st.spent_paused, st.issued_before_pass) = (now, 0, 0, 0);
         }
         self.reset_counters();
+        let told = format!("func={} mintxg={min_txg} maxtxg={}", func as u64, tx.txg().0);
+        self.ctx.note_internal(tx.txg(), "scan setup", told);
         self.pool.notify(if func == ScanFunc::Resilver { "resilver_start" } else { "scrub_start" });
         Ok(())
     }
@@ -564,6 +566,8 @@ impl Scan {
             mos.free(tx, &dn);
         }
         position.save(mos, tx).await?;
+        let told = format!("errors={}", position.phys.errors);
+        self.ctx.note_internal(tx.txg(), if complete { "scan done" } else { "scan cancelled" }, told);
         let (max_txg, resilver) = (position.phys.max_txg, position.is_resilver());
         let passed_by = self.shared.lock().passed_by;
         // What it has not looked at is as bad as it was. (OpenZFS forgets it.)

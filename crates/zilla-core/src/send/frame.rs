@@ -13,8 +13,8 @@ use crate::error::{Errno, Error, Result};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use zilla_codec::checksum::Fletcher4;
-use zilla_ondisk::ByteOrder;
 use zilla_ondisk::stream::{self, CHECKSUM_OFFSET, End, RECORD_SIZE, Record};
+use zilla_ondisk::{ByteOrder, SPA_MAXBLOCKSIZE};
 
 /// Where a stream goes.
 pub trait Sink: Send {
@@ -43,13 +43,11 @@ impl Source for Bytes {
     }
 }
 
-/// A sink that only counts, for `zfs send -n`.
-#[derive(Default)]
-pub struct Count(pub u64);
+/// Where a stream goes of which only the length is wanted.
+pub(super) struct Nowhere;
 
-impl Sink for Count {
-    fn write(&mut self, data: Vec<Bytes>) -> BoxFuture<'_, Result<()>> {
-        self.0 += data.iter().map(|d| d.len() as u64).sum::<u64>();
+impl Sink for Nowhere {
+    fn write(&mut self, _: Vec<Bytes>) -> BoxFuture<'_, Result<()>> {
         Box::pin(std::future::ready(Ok(())))
     }
 }
@@ -63,11 +61,31 @@ pub struct RecordWriter<'a> {
     waiting: Vec<Bytes>,
     gathered: usize,
     sent: u64,
+    /// Stands for payloads where they are only counted.
+    zeros: Option<Bytes>,
 }
 
 impl<'a> RecordWriter<'a> {
     pub fn new(sink: &'a mut dyn Sink) -> RecordWriter<'a> {
-        RecordWriter { sink, sum: Fletcher4::new(false), waiting: Vec::new(), gathered: 0, sent: 0 }
+        RecordWriter {
+            sink,
+            sum: Fletcher4::new(false),
+            waiting: Vec::new(),
+            gathered: 0,
+            sent: 0,
+            zeros: None,
+        }
+    }
+
+    /// One that only counts.
+    pub(super) fn counting(sink: &'a mut dyn Sink) -> RecordWriter<'a> {
+        RecordWriter { zeros: Some(vec![0; SPA_MAXBLOCKSIZE as usize].into()), ..Self::new(sink) }
+    }
+
+    /// What is given as a payload of so many bytes, if they are only counted.
+    pub(super) fn stand_in(&self, bytes: u64) -> Option<Bytes> {
+        let zeros = self.zeros.as_ref()?;
+        Some(zeros.slice(..zeros.len().min(usize::try_from(bytes).unwrap_or(usize::MAX))))
     }
 
     /// Bytes so far.
@@ -79,6 +97,10 @@ impl<'a> RecordWriter<'a> {
     #[crate::boxed]
     pub async fn record(&mut self, record: &Record, payload: Bytes) -> Result<()> {
         debug_assert_eq!(record.payload_len(), payload.len() as u64);
+        if self.zeros.is_some() {
+            self.sent += (RECORD_SIZE + payload.len()) as u64;
+            return Ok(());
+        }
         let mut head = record.encode();
         let (front, end) = head.split_at_mut(CHECKSUM_OFFSET);
         self.sum.update(front);

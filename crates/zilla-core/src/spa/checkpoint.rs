@@ -28,7 +28,7 @@ use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 use zilla_ondisk::dsl::DMU_POOL_ZPOOL_CHECKPOINT;
-use zilla_ondisk::{Field, NvList, Phys, Uberblock};
+use zilla_ondisk::{Field, Phys, Uberblock};
 
 const FEATURE: &str = "zpool_checkpoint";
 /// Uberblocks of software that knows no RAID-Z expansion lack the last number.
@@ -165,7 +165,11 @@ impl Spa {
                 let txg = Txg(ub.txg);
                 spa.metaslabs.set_checkpoint(txg);
                 *spa.checkpoint.lock() = Checkpoint::Exists { txg, time: ub.timestamp };
-                spa.note_checkpoint(&tx, "spa checkpoint", &format!("checkpointed uberblock txg={txg}"));
+                spa.ctx.note_internal(
+                    tx.txg(),
+                    "spa checkpoint",
+                    format!("checkpointed uberblock txg={txg}"),
+                );
                 Ok(())
             })
         };
@@ -190,7 +194,7 @@ impl Spa {
                 spa.metaslabs.set_checkpoint(Txg(0));
                 *spa.checkpoint.lock() = Checkpoint::Discarding;
                 let what = "started discarding checkpointed state from the pool";
-                spa.note_checkpoint(&tx, "spa discard checkpoint", what);
+                spa.ctx.note_internal(tx.txg(), "spa discard checkpoint", what);
                 Ok(())
             })
         };
@@ -239,18 +243,11 @@ impl Spa {
                 spa.ctx.features.add(mos, &tx, FEATURE, -1).await?;
                 *spa.checkpoint.lock() = Checkpoint::None;
                 let what = "finished discarding checkpointed state from the pool";
-                spa.note_checkpoint(&tx, "spa discard checkpoint", what);
+                spa.ctx.note_internal(tx.txg(), "spa discard checkpoint", what);
                 Ok(false)
             })
         };
         self.ctx.sync_task(task).await
-    }
-
-    fn note_checkpoint(&self, tx: &Tx, operation: &str, text: &str) {
-        let mut record = NvList::new();
-        record.add("history internal str", text).add("internal_name", operation);
-        record.add("history txg", tx.txg().0).add("history time", self.ctx.env.wall().as_secs());
-        self.ctx.note_event(record);
     }
 
     /// Makes the checkpoint that the pool goes back to its newest state, before anything is

@@ -252,6 +252,7 @@ impl Spa {
         // Nothing is written to a device before this: what is refused leaves them as they were.
         tree.init_labels(&config::pool_part(&identity, &[]), &ub).await?;
         spa.first_spares(&tx, &outward.spares).await?;
+        spa.note_version(TXG_INITIAL, "create");
         env.spawn(spa.clone().sync_loop());
         spa.ctx.txgs.wait_synced(TXG_INITIAL).await?;
         spa.know_pointers();

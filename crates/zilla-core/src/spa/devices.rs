@@ -11,12 +11,14 @@
 //! online is looked at when the pool is opened.
 
 use super::Spa;
+use super::diagnosis::in_passing;
 use crate::error::{Errno, Error, Result};
 use crate::inject::{self, injections};
 use crate::spa::Refusal;
 use crate::tunables;
 use crate::vdev::{Leaf, OpenArgs, VdevAux};
 use futures_util::future::{Either, join_all, select};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -38,7 +40,7 @@ impl Spa {
     }
 
     /// Takes a device out of use; `temporary` until the next import. With `fault` it counts as
-    /// broken.
+    /// broken; one that is needed is then degraded and used on, until the next import.
     #[crate::boxed]
     pub async fn offline(self: &Arc<Self>, guid: u64, temporary: bool, fault: bool) -> Result<()> {
         if let Some(vdev) = self.cache_vdev(guid) {
@@ -52,12 +54,19 @@ impl Spa {
         let stays = |l: &Arc<Leaf>| {
             l.index != leaf.index && l.readable() && (l.writable() || self.ctx.readonly) && l.dtl.is_empty()
         };
-        let needed = leaf.readable() && !top.survives(stays);
+        let passing = if fault { in_passing(&tree, guid) } else { BTreeSet::new() };
+        let needed = leaf.readable() && !top.survives(|l| stays(l) && !passing.contains(&l.index));
         if inject::any() && injections().is_required(guid) {
             return Err(Refusal::NoReplicas.into());
         }
         if needed && !top.vdev.is_log {
-            return Err(Refusal::NoReplicas.into());
+            if !fault {
+                return Err(Refusal::NoReplicas.into());
+            }
+            leaf.degrade();
+            tree.propagate();
+            self.report_states(&tree);
+            return Ok(());
         }
         if needed && !self.ctx.readonly {
             self.empty_log(top.id).await?;
@@ -100,6 +109,9 @@ impl Spa {
         leaf.offline_until_import.store(false, Ordering::Relaxed);
         leaf.external_fault.store(false, Ordering::Relaxed);
         leaf.unspare.store(false, Ordering::Relaxed);
+        if leaf.state().1 == VdevAux::External {
+            leaf.forgiven();
+        }
         // One that is in use stays so: it was perhaps only to be looked at again.
         if !leaf.readable() || !leaf.writable() {
             self.bring_back(&leaf).await;

@@ -14,9 +14,9 @@ use crate::error::{Errno, Error, Result};
 use crate::events::events;
 use crate::inject::{self, injections};
 use crate::spa::Refusal;
-use crate::vdev::{Leaf, Trouble, TroubleKind, Vdev, VdevAux, VdevState, VdevTree};
+use crate::vdev::{Leaf, Trouble, TroubleKind, Vdev, VdevAux, VdevKind, VdevState, VdevTree};
 use crate::zio::Unreadable;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -27,6 +27,8 @@ const ERRORS: u64 = 10;
 const WITHIN: Duration = Duration::from_secs(600);
 /// As many errors are remembered; a limit above it is never reached.
 const MOST_ERRORS: u64 = 65_536;
+/// So much slow I/O of a device is remembered, to be compared with that of others.
+const SLOW_KEPT: usize = 1024;
 
 /// The properties of vdevs that are limits: how many errors of a kind, within how many seconds.
 pub(super) const THRESHOLDS: [&str; 6] =
@@ -47,6 +49,16 @@ pub(super) fn needs(tree: &VdevTree, guid: u64, gone: impl Fn(&Arc<Leaf>) -> boo
     let stays = |l: &Arc<Leaf>| !gone(l) && l.readable() && l.writable() && l.dtl.is_empty();
     let needed = tree.top_of(guid).is_none_or(|t| !t.vdev.is_log && !t.survives(stays));
     needed || inject::any() && injections().is_required(guid)
+}
+
+/// The devices of replacements under way in a RAID-Z or dRAID. They are not counted on where one
+/// beside them is to be called faulty: what is replaced has often begun to fail, and the new one
+/// is not there yet. (OpenZFS does the same since 2.3.)
+pub(super) fn in_passing(tree: &VdevTree, guid: u64) -> BTreeSet<usize> {
+    let top = tree.top_of(guid).filter(|t| t.vdev.kind.nparity().is_some());
+    let all = top.map(|t| t.vdev.walk()).unwrap_or_default();
+    let replacing = all.iter().filter(|v| v.kind == VdevKind::Replacing);
+    replacing.flat_map(|v| v.walk()).filter_map(|v| v.leaf.as_ref().map(|l| l.index)).collect()
 }
 
 /// The last errors of one kind.
@@ -71,6 +83,8 @@ struct OfLeaf {
     io: Window,
     checksum: Window,
     slow: Window,
+    /// When it was slow, whether that was judged already or not.
+    slow_at: VecDeque<Duration>,
     /// When the errors so far were forgotten.
     forgotten: Option<Duration>,
     /// The state that was last reported.
@@ -120,8 +134,25 @@ impl Diagnosis {
     /// The errors so far do not count any more, nor those that nobody has looked at yet.
     pub(super) fn forget(&mut self, guid: u64, now: Duration) {
         let of = self.of(guid);
-        (of.io, of.checksum, of.slow) = Default::default();
+        (of.io, of.checksum, of.slow, of.slow_at) = Default::default();
         of.forgotten = Some(now);
+    }
+
+    /// Notes slow I/O of a leaf, before any is judged.
+    fn saw(&mut self, leaf: u64, troubles: &[Trouble]) {
+        let of = self.of(leaf);
+        of.slow_at.extend(troubles.iter().filter(|t| matches!(t.kind, TroubleKind::Slow(_))).map(|t| t.at));
+        let more = of.slow_at.len().saturating_sub(SLOW_KEPT);
+        of.slow_at.drain(..more);
+    }
+
+    /// Whether another leaf is slow as well, half as often at least: then what they have in common
+    /// is slow, and to do without one of them is no cure. (OpenZFS's zed skips these.)
+    fn others_are_slow(&self, leaf: u64, at: Duration, limit: Limit) -> bool {
+        self.leaves.iter().filter(|(guid, _)| **guid != leaf).any(|(_, of)| {
+            let lately = of.slow_at.iter().filter(|t| **t + limit.within >= at).count() as u64;
+            lately > 0 && lately.saturating_mul(2) >= limit.errors.min(SLOW_KEPT as u64)
+        })
     }
 
     /// Counts an error; what the leaf is taken for if it was one too many.
@@ -171,9 +202,17 @@ impl Spa {
     pub fn diagnose(&self) -> bool {
         let tree = self.tree();
         let mut changed = false;
-        for vdev in tree.root.walk() {
+        let all = tree.root.walk().into_iter().map(|vdev| {
+            let troubles = vdev.leaf.as_ref().map(|l| l.troubles.take()).unwrap_or_default();
+            if !troubles.is_empty() {
+                self.diagnosis.lock().saw(vdev.guid, &troubles);
+            }
+            (vdev, troubles)
+        });
+        let all: Vec<_> = all.collect();
+        for (vdev, troubles) in all {
             let Some(leaf) = &vdev.leaf else { continue };
-            for trouble in leaf.troubles.take() {
+            for trouble in troubles {
                 if trouble.told {
                     self.report(&vdev, &trouble);
                 }
@@ -219,6 +258,12 @@ impl Spa {
         let top = tree.top_of(vdev.guid).map(|t| t.vdev.guid);
         let Some(limit) = known.limit_of(trouble.kind, vdev.guid, top) else { return false };
         let Some(verdict) = known.count(vdev.guid, trouble, limit) else { return false };
+        let slow = matches!(trouble.kind, TroubleKind::Slow(_));
+        if slow && known.others_are_slow(vdev.guid, trouble.at, limit) {
+            known.of(vdev.guid).slow = Window::default();
+            tracing::warn!(pool = %self.name(), path = %leaf.path(), "slow I/O, but not on this device alone");
+            return false;
+        }
         drop(known);
         self.condemn(tree, vdev, leaf, verdict)
     }
@@ -226,8 +271,9 @@ impl Spa {
     /// Takes a leaf out of use, or degrades it if nobody else has what is on it; whether that
     /// changed anything.
     fn condemn(&self, tree: &VdevTree, vdev: &Vdev, leaf: &Arc<Leaf>, verdict: VdevState) -> bool {
-        let verdict =
-            if needs(tree, vdev.guid, |l| l.index == leaf.index) { VdevState::Degraded } else { verdict };
+        let passing = in_passing(tree, vdev.guid);
+        let gone = |l: &Arc<Leaf>| l.index == leaf.index || passing.contains(&l.index);
+        let verdict = if needs(tree, vdev.guid, gone) { VdevState::Degraded } else { verdict };
         if leaf.state().0 <= verdict {
             return false;
         }
@@ -258,6 +304,10 @@ impl Spa {
             }
         }
         more.add("zio_offset", trouble.offset).add("zio_size", trouble.len);
+        let names = ["vdev_read_errors", "vdev_write_errors", "vdev_cksum_errors"];
+        names.iter().zip(trouble.errors).for_each(|(name, n)| {
+            more.add(*name, n);
+        });
         self.post(class, Some(vdev), &more);
     }
 
@@ -316,6 +366,30 @@ mod tests {
     }
 
     #[test]
+    fn what_others_suffer_as_well_is_no_fault_of_one() {
+        let limit = Limit { errors: 4, within: Duration::from_secs(30) };
+        let slow = |second| Trouble {
+            at: Duration::from_secs(second),
+            kind: TroubleKind::Slow(Duration::from_secs(1)),
+            offset: 0,
+            len: 512,
+            told: true,
+            errors: [0; 3],
+        };
+        let mut d = Diagnosis::default();
+        d.saw(1, &[slow(100), slow(101), slow(102), slow(103)]);
+        d.saw(2, &[slow(101)]);
+        let at = Duration::from_secs(103);
+        assert!(!d.others_are_slow(1, at, limit), "once is not half as often");
+        d.saw(2, &[slow(102), Trouble { kind: TroubleKind::Checksum, ..slow(103) }]);
+        assert!(d.others_are_slow(1, at, limit));
+        assert!(d.others_are_slow(2, at, limit));
+        assert!(!d.others_are_slow(1, Duration::from_secs(140), limit), "that is long past");
+        d.forget(2, at);
+        assert!(!d.others_are_slow(1, at, limit));
+    }
+
+    #[test]
     fn what_is_forgotten_does_not_count_whenever_it_is_looked_at() {
         let limit = Limit { errors: 3, within: WITHIN };
         let at = |second| Trouble {
@@ -324,6 +398,7 @@ mod tests {
             offset: 0,
             len: 512,
             told: true,
+            errors: [0, 0, 1],
         };
         let mut d = Diagnosis::default();
         assert!([1, 2].iter().all(|s| d.count(1, &at(*s), limit).is_none()));

@@ -148,7 +148,7 @@ impl Spa {
 
     fn note_expansion(&self, tx: &Tx, what: &str, vdev: &Vdev) {
         let (name, width) = (self.name(), vdev.children.len());
-        self.note_internal(tx, what, format!("{name} vdev {} new width {width}", vdev.id));
+        self.ctx.note_internal(tx.txg(), what, format!("{name} vdev {} new width {width}", vdev.id));
     }
 
     async fn write_expansion(&self, tx: &Tx, vdev: &Vdev) -> Result<()> {

@@ -74,6 +74,7 @@ impl Spa {
     /// Changes which sets of features the pool is kept to; `off` and nothing are the same. On disk
     /// with the txg that is open.
     pub fn set_compatibility(&self, sets: &str) {
+        self.ctx.note_internal(self.ctx.txgs.open(), "set", format!("compatibility={sets}"));
         self.state.lock().compatibility = Some(sets.to_owned()).filter(|s| !s.is_empty() && s != "off");
         self.config_dirty.store(true, Ordering::Release);
     }
@@ -93,6 +94,7 @@ impl Spa {
                     let by_head = spa.ctx.features.is_enabled("head_errlog");
                     for name in &names {
                         spa.ctx.features.enable(spa.ctx.mos(), &directory, &tx, name).await?;
+                        spa.ctx.note_internal(tx.txg(), "set", format!("feature@{name}=enabled"));
                     }
                     if !by_head && spa.ctx.features.is_enabled("head_errlog") {
                         spa.errors()?.file_by_head(&tx).await?;
@@ -177,6 +179,7 @@ impl Spa {
                         spa.count_deflated(&tx).await?;
                     }
                     spa.ctx.set_version(version);
+                    spa.ctx.note_internal(tx.txg(), "set", format!("version={version}"));
                     if version == SPA_VERSION {
                         spa.give_vdev_zaps(&tx).await?;
                     }

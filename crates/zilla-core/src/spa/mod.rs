@@ -100,6 +100,7 @@ use crate::zap::Zap;
 use crate::zio::Zio;
 use brt::Brt;
 use event_listener::Event;
+use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -211,6 +212,7 @@ impl Spa {
     /// Changes what the configuration says of the pool; empty takes it away. On disk with the txg
     /// that is open.
     pub fn set_comment(&self, comment: &str) {
+        self.ctx.note_internal(self.ctx.txgs.open(), "set", format!("comment={comment}"));
         self.state.lock().comment = Some(comment.to_owned()).filter(|c| !c.is_empty());
         self.config_dirty.store(true, Ordering::Release);
     }
@@ -274,11 +276,17 @@ impl Spa {
         self.ctx.txgs.wait_synced(txg).await
     }
 
-    /// Adds a record to the pool's history.
+    /// Adds a record to the pool's history. Who tells what was done does not wait for devices that
+    /// fail meanwhile.
     #[crate::boxed]
     pub async fn log_history(self: &Arc<Self>, record: NvList) -> Result<()> {
         let spa = self.clone();
-        self.ctx.sync_task(move |tx| Box::pin(async move { spa.append_history(&tx, record).await })).await
+        let logged =
+            self.ctx.sync_task(move |tx| Box::pin(async move { spa.append_history(&tx, record).await }));
+        match select(std::pin::pin!(logged), std::pin::pin!(self.suspension.happens())).await {
+            Either::Left((done, _)) => done,
+            Either::Right((why, _)) => Err(why),
+        }
     }
 
     pub(super) async fn append_history(&self, tx: &Tx, record: NvList) -> Result<()> {
@@ -299,6 +307,17 @@ impl Spa {
             0 => Ok(Vec::new()),
             object => history::read(self.ctx.mos(), object).await,
         }
+    }
+
+    /// Notes by what, and where, the pool is made or opened.
+    fn note_version(&self, txg: crate::types::Txg, what: &str) {
+        let text = format!(
+            "pool version {}; software version zilla-{}; uts {}",
+            self.version(),
+            env!("CARGO_PKG_VERSION"),
+            self.state.lock().host.name
+        );
+        self.ctx.note_internal(txg, what, text);
     }
 
     /// Makes the history of a pool that has none. In the syncing context.

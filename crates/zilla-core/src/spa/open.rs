@@ -498,6 +498,7 @@ impl Spa {
                     })
                     .await;
                     given?;
+                    spa.note_version(spa.ctx.txgs.open(), "open");
                     spa.sync().await?;
                 }
             }

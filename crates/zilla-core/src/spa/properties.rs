@@ -23,8 +23,16 @@ pub async fn store_property(ctx: &PoolCtx, tx: &Tx, name: &str, value: Option<&V
             zap
         }
     };
-    match value {
-        None => zap.delete_if_there(tx, name).await.map(drop),
-        Some(value) => zap.set(tx, name, value).await,
-    }
+    let told = match value {
+        None => {
+            zap.delete_if_there(tx, name).await?;
+            String::new()
+        }
+        Some(value) => {
+            zap.set(tx, name, value).await?;
+            value.as_u64().map_or_else(|| value.as_str().unwrap_or_default().to_owned(), |n| n.to_string())
+        }
+    };
+    ctx.note_internal(tx.txg(), "set", format!("{name}={told}"));
+    Ok(())
 }

@@ -240,7 +240,7 @@ impl Spa {
 
     fn tell_of_rebuild(&self, tx: &Tx, top: &Top, what: &str) {
         let text = format!("vdev_id={} vdev_guid={} {what}", top.id, top.vdev.guid);
-        self.note_internal(tx, "rebuild", text);
+        self.ctx.note_internal(tx.txg(), "rebuild", text);
     }
 
     fn notify_rebuild(&self, top: &Top, what: &str) {

@@ -253,16 +253,7 @@ impl Spa {
     }
 
     fn note_removal(&self, tx: &Tx, what: &str, vdev: u32, more: &str) {
-        self.note_internal(tx, what, format!("{} vdev {vdev}{more}", self.name()));
-    }
-
-    /// Something that the pool did itself, for its history.
-    pub(super) fn note_internal(&self, tx: &Tx, what: &str, text: String) {
-        let mut record = zilla_ondisk::NvList::new();
-        record.add("history internal str", text);
-        record.add("internal_name", what);
-        record.add("history txg", tx.txg().0).add("history time", self.now());
-        self.ctx.note_event(record);
+        self.ctx.note_internal(tx.txg(), what, format!("{} vdev {vdev}{more}", self.name()));
     }
 
     pub(super) async fn write_removing(&self, tx: &Tx, phys: SpaRemovingPhys) -> Result<()> {

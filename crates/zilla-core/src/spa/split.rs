@@ -342,7 +342,7 @@ impl Spa {
             state.split_from = Some(from);
         }
         self.config_dirty.store(true, Ordering::Release);
-        self.note_internal(tx, "split", format!("from pool {}", into.from));
+        self.ctx.note_internal(tx.txg(), "split", format!("from pool {}", into.from));
         Ok(())
     }
 
@@ -395,7 +395,7 @@ impl Spa {
                 for side in &left {
                     objects.free_leaf(side).await?;
                     let path = side.leaf.as_ref().map_or_else(String::new, |l| l.path());
-                    spa.note_internal(&tx, "detach", format!("vdev={path}"));
+                    spa.ctx.note_internal(tx.txg(), "detach", format!("vdev={path}"));
                 }
                 spa.use_tree(new);
                 spa.state.lock().splitting.clear();

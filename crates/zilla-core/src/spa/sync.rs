@@ -247,9 +247,10 @@ impl Spa {
             Some(list) => list.space()?.used,
             None => 0,
         };
-        // OpenZFS's quota of tables where the property says `auto`.
-        let tables = self.metaslabs.class_stat(SpaceClass::Dedup);
-        self.ddt.note_room(tables.space > 0 && tables.alloc / 85 >= tables.space / 100);
+        // As in OpenZFS tables lie on special vdevs where there are none of their own.
+        let of = |class| self.metaslabs.class_stat(class);
+        let tables = [SpaceClass::Dedup, SpaceClass::Special].map(of).into_iter().find(|s| s.space > 0);
+        self.ddt.note_room(tables.map_or((0, 0), |s| (s.space, s.alloc)));
         self.ctx.txgs.set_tables(self.brt.blocks());
         let saved = believed(self.ddt.stats().saved(), self.brt.used_and_saved().1);
         self.dsl.set_pool_space(PoolSpace {

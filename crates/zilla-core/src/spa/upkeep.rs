@@ -37,7 +37,6 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use zilla_ondisk::NvList;
 use zilla_ondisk::enums::VdevState;
 use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
 use zilla_ondisk::vdev_zap as names;
@@ -315,11 +314,7 @@ impl Spa {
         }
         if !what.is_empty() {
             let name = if kind == UpkeepKind::Trim { "trim" } else { "initialize" };
-            let mut record = NvList::new();
-            record.add("history internal str", format!("vdev={} {what}", leaf.path()));
-            record.add("internal_name", name);
-            record.add("history txg", tx.txg().0).add("history time", self.ctx.env.wall().as_secs());
-            self.ctx.note_event(record);
+            self.ctx.note_internal(tx.txg(), name, format!("vdev={} {what}", leaf.path()));
         }
         Ok(())
     }

@@ -301,7 +301,14 @@ impl Spa {
         let new = Arc::new(old.changed(env, &nv)?);
         new.open_new(&old, how.ashift).await?;
         let rebuilt = sequential.then_some(top.id);
-        let made = self.attach_made(&old, &new, new_leaf, rebuilt).await;
+        let (how, beside) = match how {
+            Attach { spare: Some(_), .. } => ("spare in", "for"),
+            Attach { replace: true, .. } => ("replace", "for"),
+            _ => ("attach", "to"),
+        };
+        let other = target.config_str("path").unwrap_or_default();
+        let told = format!("{how} vdev={} {beside} vdev={other}", leaf.str("path").unwrap_or_default());
+        let made = self.attach_made(&old, &new, new_leaf, rebuilt, told).await;
         if made.is_err() {
             for leaf in new.new_leaves(&old) {
                 leaf.retire(VdevState::Closed).await;
@@ -338,13 +345,14 @@ impl Spa {
         Ok(())
     }
 
-    /// `rebuilt`: the top-level that is to be rebuilt then.
+    /// `rebuilt`: the top-level that is to be rebuilt then; `told`: what the history says of it.
     async fn attach_made(
         self: &Arc<Self>,
         old: &Arc<VdevTree>,
         new: &Arc<VdevTree>,
         leaf: u64,
         rebuilt: Option<u32>,
+        told: String,
     ) -> Result<()> {
         new.init_new_labels(&self.nobodys(), &self.uberblock(), old).await?;
         let (spa, new, old) = (self.clone(), new.clone(), old.clone());
@@ -364,6 +372,7 @@ impl Spa {
                     if let Some(id) = rebuilt {
                         spa.order_rebuild(&tx, new.top(id)?, &old).await?;
                     }
+                    spa.ctx.note_internal(tx.txg(), "vdev attach", told);
                     spa.use_tree(new);
                     spa.config_dirty.store(true, Ordering::Release);
                     Ok(())
@@ -457,6 +466,8 @@ impl Spa {
                     }
                     takes_over.iter().for_each(|l| l.unspare.store(true, Ordering::Relaxed));
                     VdevObjects::open(&spa.ctx, &tx).await?.free_leaf(&gone).await?;
+                    let path = gone.config_str("path").unwrap_or_default();
+                    spa.ctx.note_internal(tx.txg(), "detach", format!("vdev={path}"));
                     if permanent.is_some() {
                         spa.write_spares(&tx, &new).await?;
                     }

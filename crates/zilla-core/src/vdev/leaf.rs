@@ -604,7 +604,9 @@ impl Leaf {
     }
 
     pub(super) fn note(&self, kind: TroubleKind, offset: u64, len: u64) {
-        self.troubles.note(self.env.clock.now(), kind, offset, len);
+        let errors = [&self.read_errors, &self.write_errors, &self.checksum_errors];
+        let errors = errors.map(|n| n.load(Ordering::Relaxed));
+        self.troubles.note(self.env.clock.now(), kind, (offset, len), errors);
     }
 
     /// It gave something else than what was written.

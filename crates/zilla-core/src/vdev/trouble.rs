@@ -38,6 +38,8 @@ pub struct Trouble {
     pub len: u64,
     /// To be told of, and not only to be judged.
     pub told: bool,
+    /// What reads, writes and checksums had failed there by then.
+    pub errors: [u64; 3],
 }
 
 /// Events of one kind within a second.
@@ -69,7 +71,7 @@ struct Noted {
 pub struct Troubles(Mutex<Noted>);
 
 impl Troubles {
-    pub(super) fn note(&self, at: Duration, kind: TroubleKind, offset: u64, len: u64) {
+    pub(super) fn note(&self, at: Duration, kind: TroubleKind, (offset, len): (u64, u64), errors: [u64; 3]) {
         let noted = &mut *self.0.lock();
         if noted.list.len() >= KEPT {
             return;
@@ -80,7 +82,7 @@ impl Troubles {
             TroubleKind::Slow(_) => noted.slow.may_tell(at, SLOW_IO_EVENTS.get()),
             TroubleKind::Hung(_) => noted.hung.may_tell(at, DEADMAN_EVENTS.get()),
         };
-        noted.list.push(Trouble { at, kind, offset, len, told });
+        noted.list.push(Trouble { at, kind, offset, len, told, errors });
     }
 
     /// What was noted since this was last asked.
@@ -98,11 +100,11 @@ mod tests {
         let troubles = Troubles::default();
         let ms = Duration::from_millis;
         for i in 0..100 {
-            troubles.note(ms(i), TroubleKind::Checksum, i, 512);
-            troubles.note(ms(i), TroubleKind::Hung(SECOND), i, 512);
-            troubles.note(ms(i), TroubleKind::Io { write: false, errno: 5 }, i, 512);
+            troubles.note(ms(i), TroubleKind::Checksum, (i, 512), [0; 3]);
+            troubles.note(ms(i), TroubleKind::Hung(SECOND), (i, 512), [0; 3]);
+            troubles.note(ms(i), TroubleKind::Io { write: false, errno: 5 }, (i, 512), [0; 3]);
         }
-        troubles.note(ms(1500), TroubleKind::Hung(SECOND), 7, 512);
+        troubles.note(ms(1500), TroubleKind::Hung(SECOND), (7, 512), [0; 3]);
         let told = |kind: fn(&TroubleKind) -> bool, all: &[Trouble]| {
             all.iter().filter(|t| t.told && kind(&t.kind)).count()
         };
@@ -112,7 +114,7 @@ mod tests {
         assert_eq!(told(|k| matches!(k, TroubleKind::Hung(_)), &all), 2);
         assert_eq!(told(|k| matches!(k, TroubleKind::Io { .. }), &all), 100);
         assert!(troubles.take().is_empty());
-        (0..3000).for_each(|i| troubles.note(ms(i), TroubleKind::Checksum, i, 512));
+        (0..3000).for_each(|i| troubles.note(ms(i), TroubleKind::Checksum, (i, 512), [0; 3]));
         assert_eq!(troubles.take().len(), KEPT);
     }
 }

@@ -16,9 +16,14 @@ impl Leaf {
         }
     }
 
+    /// The administrator calls it faulty, and nobody else has what is on it.
+    pub(crate) fn degrade(&self) {
+        self.state.set(VdevState::Degraded, VdevAux::External);
+    }
+
     /// What it was degraded for is forgiven.
     pub(crate) fn forgiven(&self) {
-        if self.state.get() == (VdevState::Degraded, VdevAux::ErrExceeded) {
+        if matches!(self.state.get(), (VdevState::Degraded, VdevAux::ErrExceeded | VdevAux::External)) {
             self.state.set(VdevState::Healthy, VdevAux::None);
         }
     }

@@ -353,6 +353,38 @@ fn disks_are_replaced_and_a_replacement_goes_on_after_an_import() {
 }
 
 #[test]
+fn what_is_being_replaced_is_not_counted_on_when_others_are_called_faulty() {
+    let w = World::new();
+    w.env.clone().block_on(async {
+        let spa = w.create(VdevKind::Raidz { nparity: 2 }, &["a", "b", "c", "d", "e"]).await;
+        w.put(&spa, 0..20).await;
+        spa.attach(guid(&spa, &w.path("e")), &w.leaf("n"), REPLACE).await.unwrap();
+        spa.offline(guid(&spa, &w.path("n")), false, false).await.unwrap();
+        let state = |name: &str| {
+            let leaf = spa.tree().find(guid(&spa, &w.path(name))).unwrap();
+            leaf.state().0
+        };
+        for name in ["a", "b"] {
+            spa.offline(guid(&spa, &w.path(name)), true, true).await.unwrap();
+        }
+        assert_eq!([state("a"), state("b")], [VdevState::Faulted, VdevState::Degraded]);
+        w.check(&spa, 0..20).await;
+        let refused = spa.offline(guid(&spa, &w.path("c")), true, false).await;
+        assert!(refused.is_ok(), "who is taken away by its owner is one more: {refused:?}");
+        let last = spa.offline(guid(&spa, &w.path("d")), true, false).await.unwrap_err();
+        assert!(last.is(Errno::Busy), "{last}");
+        for name in ["a", "b", "c", "n"] {
+            spa.online(guid(&spa, &w.path(name)), false).await.unwrap();
+        }
+        assert_eq!(state("b"), VdevState::Healthy);
+        w.whole(&spa).await;
+        assert_eq!(shape(&spa), "raidz(a b c d n)");
+        w.check(&spa, 0..20).await;
+        w.export(spa).await;
+    });
+}
+
+#[test]
 fn a_missing_disk_is_replaced() {
     let w = World::new();
     w.env.clone().block_on(async {

@@ -4,6 +4,7 @@ use super::Engine;
 use super::create::DBUF_CACHE;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
+use super::poolprops::{check_readonly, given};
 use futures_util::StreamExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use zilla::error::Error;
 use zilla::error::PoolRefusal as Refusal;
 use zilla::open::{FoundPool, OpenOpts, Rewind};
 use zilla::status::{aux_devices, look_at};
-use zilla_control::props::{self, PoolPropContext, naming};
+use zilla_control::props::{self, naming};
 use zilla_control::types::{
     Feature, FeatureState, ImportCandidate, ImportReply, ImportSearch, ImportSource, MmpState, PoolImport,
     PoolInfo, PoolLabelState, Rewound, VdevAux, VdevState,
@@ -189,11 +190,7 @@ impl Engine {
     }
 
     pub(super) async fn import_pool(&self, r: PoolImport) -> Answer<ImportReply> {
-        let mut readonly = false;
-        for (name, text) in &r.properties {
-            props::parse_pool_prop(name, text, PoolPropContext::Import, 1)?;
-            readonly |= name == "readonly" && text == "on";
-        }
+        let readonly = r.properties.get("readonly").is_some_and(|text| text == "on");
         let rewind = (r.rewind || r.rewind_txg.is_some()).then(|| Rewind {
             max_txg: r.rewind_txg.unwrap_or(u64::MAX),
             extreme: r.rewind_extreme || r.rewind_txg.is_some(),
@@ -207,6 +204,10 @@ impl Engine {
         let found = self.find(&r.source).await?;
         let found = found.into_iter().find(|f| f.guid == r.guid);
         let found = found.ok_or_else(|| ApiError::with(ErrorCode::NoEnt, "no such pool available"))?;
+        let given = given(&r.properties, found.config.u64("version").unwrap_or(1))?;
+        if readonly {
+            check_readonly(&given)?;
+        }
         let name = r.new_name.clone().unwrap_or_else(|| found.name.clone());
         let opening = {
             let _changes = self.changes.lock().await;
@@ -233,6 +234,11 @@ impl Engine {
         let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
         let begun = self.env.clock.now();
         let pool = self.open_pool(&found, opts, r.altroot.clone(), cachefile).await?;
+        if let Err(e) = pool.take_given(&given).await {
+            let closed = pool.zilla.close(None).await;
+            tracing::info!(pool = %name, "not imported with what it was to be given: {closed:?}");
+            return Err(e);
+        }
         self.injected_pause(&name, true, begun).await;
         let _changes = self.changes.lock().await;
         if self.closing() {

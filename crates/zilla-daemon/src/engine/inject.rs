@@ -23,11 +23,11 @@ use zilla_ondisk::object_type::{
     DMU_OT_SPACE_MAP,
 };
 
+/// So long it is waited for what was written to be on disk.
+const SETTLE: Duration = Duration::from_secs(5);
+
 impl Engine {
     pub(super) async fn add_injection(&self, caller: &Caller, r: InjectAdd) -> Answer<InjectHandler> {
-        if r.flush {
-            self.forget_blocks().await;
-        }
         let refused = |e: Error| match e {
             e if e.is(Errno::Exist) => ApiError::with(ErrorCode::Exists, e.to_string()),
             e if e.is(Errno::NoSpc) => ApiError::with(ErrorCode::TooMany, e.to_string()),
@@ -46,9 +46,19 @@ impl Engine {
             }
             asked => {
                 let pool = self.pool(&r.pool)?;
+                if matches!(asked, InjectFault::Device { io: InjectIo::Read, .. })
+                    && pool.zilla.suspended().is_none()
+                {
+                    // What was just written would be read from memory, where nothing fails.
+                    drop(self.env.timeout(SETTLE, pool.zilla.sync()).await);
+                }
                 (pool.zilla.vdevs().root_guid(), fault(&pool, asked).await?)
             }
         };
+        if r.flush {
+            // What the above has brought to disk, too.
+            self.forget_blocks().await;
+        }
         let frequency = r.frequency.map_or(Frequency::Always, Frequency::Of);
         let id = injections().add(&r.pool, guid, fault.clone(), frequency).map_err(refused)?;
         tracing::warn!(pool = %r.pool, id, ?fault, uid = caller.uid, "errors are injected from now on");

@@ -86,7 +86,7 @@ impl Pool {
                 continue;
             }
             let (temporary, at) = (earlier.temporary, earlier.at.clone());
-            let how = How { temporary, at, explicit: true, ..How::default() };
+            let how = How { temporary, at, explicit: true, again: true, ..How::default() };
             if let Err(e) = self.mount(engine, name, &how).await {
                 tracing::warn!("'{name}' cannot be mounted again: {}", e.description());
                 first.get_or_insert(e);

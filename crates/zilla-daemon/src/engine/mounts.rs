@@ -132,6 +132,8 @@ pub struct How {
     pub explicit: bool,
     /// Where, whatever the property says.
     pub at: Option<String>,
+    /// It was mounted before, as it is.
+    pub again: bool,
 }
 
 fn failed(message: impl Into<String>) -> ApiError {
@@ -198,10 +200,8 @@ impl Pool {
             }
             return Ok(());
         }
-        // What was left out of it would read as zeroes: whoever wants that says so each time. Where
-        // the tunable lets it be mounted of itself, a receive does.
-        let of_itself = zilla::tunables::ALLOW_REDACTED_DATASET_MOUNT.get() != 0 && !how.explicit;
-        if ds.redact_snaps().is_some() && !how.force && !of_itself {
+        // What was left out of it would read as zeroes: whoever wants that says so each time.
+        if ds.redact_snaps().is_some() && !how.force && !how.again {
             if how.explicit {
                 let what = "Dataset is not complete, was created by receiving a redacted zfs send stream.";
                 return Err(failed(what).subject(name));

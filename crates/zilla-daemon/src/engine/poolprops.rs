@@ -116,33 +116,63 @@ impl Engine {
         if !matches!(r.property.as_str(), "failmode" | "cachefile") {
             pool.check_running()?;
         }
-        match (kind, r.property.as_str()) {
-            (PropType::Feature, name) => {
-                let feature = name.trim_start_matches("feature@").to_owned();
-                pool.enable_features(vec![feature]).await
-            }
-            (_, "cachefile") => {
+        match (&kind, r.property.as_str()) {
+            (PropType::Native(_), "cachefile") => {
                 let _changes = self.changes.lock().await;
                 *pool.cachefile.lock() = Some(r.value).filter(|file| !file.is_empty());
                 self.save_cache().await;
                 Ok(())
             }
-            (_, "comment") => {
-                pool.zilla.set_comment(&r.value);
-                pool.zilla.sync().await.map_err(of_pool)
-            }
-            (_, "compatibility") => {
-                pool.zilla.set_compatibility(&r.value);
-                pool.zilla.sync().await.map_err(of_pool)
-            }
-            (PropType::Native(_), "version") => match value {
-                TypedValue::Num(version) => pool.zilla.upgrade(version).await.map_err(of_pool),
-                TypedValue::Str(_) => Err(ErrorCode::BadVersion.into()),
-            },
             (PropType::Native(_), "bootfs") => self.set_bootfs(&pool, &r.value).await,
-            _ => pool.store_prop(&r.property, &value).await,
+            (_, name) => {
+                let cached = matches!(name, "comment" | "compatibility" | "version");
+                pool.take_prop(&Given { name: r.property, text: r.value, kind, value }).await?;
+                if cached {
+                    let _changes = self.changes.lock().await;
+                    self.save_cache().await;
+                }
+                Ok(())
+            }
         }
     }
+}
+
+/// A property with its value, as it was given and as it is meant.
+pub(super) struct Given {
+    name: String,
+    text: String,
+    kind: PropType,
+    value: TypedValue,
+}
+
+impl Given {
+    /// Whether the pool keeps it, and it does not only say how it is opened.
+    fn is_stored(&self) -> bool {
+        !matches!(self.name.as_str(), "altroot" | "cachefile" | "readonly")
+    }
+}
+
+/// A pool that is only read can be given nothing to keep. (OpenZFS forgets it without a word.)
+pub(super) fn check_readonly(all: &[Given]) -> Answer<()> {
+    match all.iter().find(|given| given.is_stored()) {
+        None => Ok(()),
+        Some(given) => {
+            let what = format!("property '{}' cannot be set in a read-only pool", given.name);
+            Err(ApiError::with(ErrorCode::BadProp, what))
+        }
+    }
+}
+
+/// Properties that a pool of a version is given as it comes: at its import, or when it is split
+/// off.
+pub(super) fn given(properties: &BTreeMap<String, String>, version: u64) -> Answer<Vec<Given>> {
+    let mut all = Vec::new();
+    for (name, text) in properties {
+        let (kind, value) = props::parse_pool_prop(name, text, PoolPropContext::Import, version)?;
+        heeded(name)?;
+        all.push(Given { name: name.clone(), text: text.clone(), kind, value });
+    }
+    Ok(all)
 }
 
 /// Refuses what this host lacks something for.
@@ -167,6 +197,36 @@ pub(super) fn fail_mode(value: &TypedValue) -> Answer<FailMode> {
 }
 
 impl Pool {
+    /// Gives it what it was to come with. What says how it is opened counts already.
+    pub(super) async fn take_given(&self, all: &[Given]) -> Answer<()> {
+        for given in all.iter().filter(|given| given.is_stored()) {
+            self.take_prop(given).await?;
+        }
+        Ok(())
+    }
+
+    async fn take_prop(&self, given: &Given) -> Answer<()> {
+        match (&given.kind, given.name.as_str()) {
+            (PropType::Feature, name) => {
+                let feature = name.trim_start_matches("feature@").to_owned();
+                self.enable_features(vec![feature]).await
+            }
+            (PropType::Native(_), "comment") => {
+                self.zilla.set_comment(&given.text);
+                self.zilla.sync().await.map_err(of_pool)
+            }
+            (PropType::Native(_), "compatibility") => {
+                self.zilla.set_compatibility(&given.text);
+                self.zilla.sync().await.map_err(of_pool)
+            }
+            (PropType::Native(_), "version") => match given.value {
+                TypedValue::Num(version) => self.zilla.upgrade(version).await.map_err(of_pool),
+                TypedValue::Str(_) => Err(ErrorCode::BadVersion.into()),
+            },
+            (_, name) => self.store_prop(name, &given.value).await,
+        }
+    }
+
     /// Whether `zfs list` shows snapshots unasked.
     pub(super) async fn lists_snapshots(&self) -> Result<bool> {
         Ok(self.stored_props().await?.get("listsnapshots").is_some_and(|on| on == "on"))

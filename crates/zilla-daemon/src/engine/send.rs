@@ -523,8 +523,7 @@ impl Engine {
         let say = |text: String| if r.dry_run { told.out(text) } else { told.err(text) };
         let mut total = 0u64;
         for s in steps {
-            let size =
-                s.snap.send_size(s.from_snap.as_ref(), &s.opts, &s.special).await.map_err(of_dataset)?;
+            let size = s.size().await?;
             total += size;
             let name = s.snap.name();
             // Within one dataset OpenZFS names what it starts from by its last part.
@@ -561,13 +560,17 @@ impl Engine {
         if let Some(list) = package {
             send_head(r, list, out).await.map_err(of_stream)?;
         }
-        for s in steps {
-            let progress = (r.verbose > 0).then(|| self.tell_progress(r, &s.snap, out, told));
-            let done = s.snap.send(&s.opts, &s.special, out).await;
-            if let Some(task) = progress {
-                task.abort();
+        let mut _title = None;
+        if r.title {
+            let mut total = 0u64;
+            for s in steps {
+                total += s.size().await?;
             }
-            done.map_err(of_stream)?;
+            _title = Some(tell_title(total, out, told));
+        }
+        for s in steps {
+            let _progress = (r.verbose > 0).then(|| self.tell_progress(r, &s.snap, out, told));
+            s.snap.send(&s.opts, &s.special, out).await.map_err(of_stream)?;
         }
         if packaged {
             RecordWriter::end_of_all(out).await.map_err(of_stream)?;
@@ -575,16 +578,10 @@ impl Engine {
         Ok(())
     }
 
-    fn tell_progress(
-        &self,
-        r: &StreamSend,
-        snap: &DatasetRef,
-        out: &Writer,
-        told: &Told,
-    ) -> tokio::task::JoinHandle<()> {
+    fn tell_progress(&self, r: &StreamSend, snap: &DatasetRef, out: &Writer, told: &Told) -> Telling {
         let (sent, told, name, parsable) = (out.sent.clone(), told.clone(), snap.name(), r.parsable);
         let before = sent.load(Ordering::Relaxed);
-        tokio::spawn(async move {
+        Telling(tokio::spawn(async move {
             if !parsable {
                 told.err(format!("TIME        SENT   SNAPSHOT {name}"));
             }
@@ -598,7 +595,37 @@ impl Engine {
                     false => format!("{now}   {:>5}   {name}", nicebytes(bytes)),
                 });
             }
-        })
+        }))
+    }
+}
+
+/// Says something each second for as long as there is one.
+struct Telling(tokio::task::JoinHandle<()>);
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Says each second how far all is, in as few letters as a process has for its name.
+fn tell_title(total: u64, out: &Writer, told: &Told) -> Telling {
+    let (sent, told) = (out.sent.clone(), told.clone());
+    Telling(tokio::spawn(async move {
+        loop {
+            let bytes = sent.load(Ordering::Relaxed);
+            let part = u128::from(bytes) * 100 / u128::from(total.max(1));
+            told.title(format!("{}% {}/{}", part.min(100), nicebytes(bytes), nicebytes(total)));
+            tokio::time::sleep(TELL_EVERY).await;
+        }
+    }))
+}
+
+impl Step {
+    /// About how long its stream is.
+    async fn size(&self) -> Answer<u64> {
+        let size = self.snap.send_size(self.from_snap.as_ref(), &self.opts, &self.special);
+        size.await.map_err(of_dataset)
     }
 }
 

@@ -4,9 +4,9 @@ use super::Engine;
 use super::errors::{Answer, of_pool, of_vdev};
 use super::events::notify;
 use super::pool::Pool;
-use super::poolprops::heeded;
+use super::poolprops::given;
 use zilla::open::OpenOpts;
-use zilla_control::props::{self, PoolPropContext, PropType, naming};
+use zilla_control::props::naming;
 use zilla_control::types::{PoolSplit, SplitReply};
 use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_ondisk::enums::PoolState;
@@ -14,16 +14,11 @@ use zilla_ondisk::enums::PoolState;
 impl Engine {
     pub(super) async fn split_pool(&self, caller: &Caller, r: PoolSplit) -> Answer<SplitReply> {
         naming::check_pool_name(&r.new_name, false)?;
-        let mut typed = Vec::new();
-        for (property, text) in &r.properties {
-            let (kind, value) = props::parse_pool_prop(property, text, PoolPropContext::Import, 1)?;
-            if property == "readonly" {
-                let what = "property readonly can only be set at import time";
-                return Err(ApiError::with(ErrorCode::BadProp, what));
-            }
-            heeded(property)?;
-            typed.push((property.clone(), kind, value));
+        if r.properties.contains_key("readonly") {
+            let what = "property readonly can only be set at import time";
+            return Err(ApiError::with(ErrorCode::BadProp, what));
         }
+        let given = given(&r.properties, self.pool(&r.name)?.zilla.version())?;
         if let Some(root) = r.altroot.as_ref().filter(|root| !root.starts_with('/')) {
             return Err(ApiError::with(ErrorCode::BadPath, format!("bad alternate root '{root}'")));
         }
@@ -37,20 +32,7 @@ impl Engine {
         notify(&old, "vdev_remove");
         let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
         let pool = Pool::new(zilla, r.altroot.clone(), cachefile, self.env.rng.u64());
-        let mut stored = Ok(());
-        for (property, kind, value) in typed {
-            let kept = matches!(kind, PropType::Native(_) | PropType::User);
-            let own = matches!(property.as_str(), "altroot" | "cachefile" | "comment" | "compatibility");
-            let text = r.properties.get(&property);
-            match property.as_str() {
-                "comment" => text.iter().for_each(|text| pool.zilla.set_comment(text)),
-                "compatibility" => text.iter().for_each(|text| pool.zilla.set_compatibility(text)),
-                _ => {}
-            }
-            if kept && !own {
-                stored = stored.and(pool.store_prop(&property, &value).await);
-            }
-        }
+        let stored = pool.take_given(&given).await;
         if let Some(line) = caller.command.clone() {
             self.log(&pool, caller, &line).await;
         }

@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use zilla::error::{Errno, Error, Result};
 use zilla::streams::{Sink, Source};
-use zilla_control::handover::{KEY_BYTES, TAKEN, TO_STDERR, TO_STDOUT};
+use zilla_control::handover::{KEY_BYTES, TAKEN, TO_STDERR, TO_STDOUT, TO_TITLE};
 use zilla_control::props::nicenum::nicebytes;
 use zilla_control::server::{self, Guests, Place};
 use zilla_control::wary::{Wary, watched};
@@ -240,6 +240,11 @@ impl Told {
 
     pub fn err(&self, text: impl AsRef<str>) {
         self.line(TO_STDERR, text.as_ref());
+    }
+
+    /// How far it is, for who looks at the processes.
+    pub fn title(&self, text: impl AsRef<str>) {
+        self.line(TO_TITLE, text.as_ref());
     }
 
     /// How much was received in how long.

@@ -185,12 +185,15 @@ impl Engine {
             let code = if r.fault { ErrorCode::IsSpare } else { ErrorCode::PoolNotSup };
             return Err(code.into());
         }
-        pool.zilla.offline(r.guid, r.temporary, r.fault).await.map_err(of_vdev)
+        pool.zilla.offline(r.guid, r.temporary, r.fault).await.map_err(of_vdev)?;
+        pool.zilla.notify("config_sync", None);
+        Ok(())
     }
 
     pub(super) async fn online_vdev(&self, r: VdevOnline) -> Answer<VdevOnlineReply> {
         let pool = self.changeable(&r.name)?;
         let state = pool.zilla.online(r.guid, r.expand).await.map_err(of_vdev)?;
+        pool.zilla.notify("config_sync", None);
         pool.zilla.notify("vdev_online", Some(r.guid));
         Ok(VdevOnlineReply { state: vdev_state(state) })
     }
