@@ -2,8 +2,9 @@
 //! them.
 //!
 //! A client hands over a descriptor under a key ([`zilla_control::handover`]); the request that
-//! names the key takes it from the [`Desk`]. A guest's must be a pipe: what the daemon writes to
-//! anything else it would write with root's powers. A pipe may block for as long as its other end
+//! names the key takes it from the [`Desk`]. A guest's must be a pipe without a name: what the
+//! daemon writes to anything else it would write with root's powers, and one with a name, which is
+//! opened anew, may lie in a file system that he serves. A pipe may block for as long as its other end
 //! likes, so each has a thread of its own, and a few buffers between that thread and the engine:
 //! the engine waits, no worker of it does. What a client hands over may block whoever only closes
 //! it (a file of a program of his, a socket that lingers): it is taken in, and closed if it is
@@ -24,7 +25,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, statx};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -36,7 +37,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use zilla::error::{Errno, Error, Result};
 use zilla::streams::{Sink, Source};
-use zilla_control::handover::{KEY_BYTES, TAKEN, TO_STDERR, TO_STDOUT};
+use zilla_control::handover::{KEY_BYTES, TAKEN, TO_STDERR, TO_STDOUT, file_type, is_nameless_pipe};
 use zilla_control::props::nicenum::nicebytes;
 use zilla_control::server::{self, Guests, Place};
 use zilla_control::wary::{Wary, watched};
@@ -115,7 +116,7 @@ impl Desk {
         };
         let place = match caller.owner {
             true => None,
-            false => match self.guests.place(caller.uid) {
+            false => match self.guests.place(server::whose(&*conn, &caller)) {
                 Some(place) => Some(place),
                 None => {
                     tracing::warn!("refused a stream of uid {}: there are too many", caller.uid);
@@ -126,8 +127,8 @@ impl Desk {
         let (taken, handed) = oneshot::channel();
         let take = move || {
             let _ = match message(&conn) {
-                Some((_, fd)) if guest && file_type(&fd) != Some(FileType::Fifo) => {
-                    tracing::warn!("refused a stream of uid {}: it is no pipe", caller.uid);
+                Some((_, fd)) if guest && !is_nameless_pipe(&fd) => {
+                    tracing::warn!("refused a stream of uid {}: it is no pipe without a name", caller.uid);
                     return;
                 }
                 Some((key, fd)) => taken.send((key, fd, conn, place)),
@@ -174,13 +175,6 @@ impl Desk {
         })?;
         Ok(Stream { fd: w.fd, conn: Arc::new(w.conn), place: w.place })
     }
-}
-
-/// What kind of file a descriptor is of, without asking whoever serves its file system.
-fn file_type(fd: &impl AsFd) -> Option<FileType> {
-    let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let found = statx(fd, "", how, StatxFlags::TYPE).ok()?;
-    Some(FileType::from_raw_mode(found.stx_mode.into()))
 }
 
 /// A client's one message: a key and one descriptor.
@@ -518,7 +512,9 @@ impl Sink for Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::ErrorKind;
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
+    use std::io::{ErrorKind, IoSlice};
+    use zilla_control::whose::Whose;
 
     const LIMIT: Duration = Duration::from_secs(1);
 
@@ -551,7 +547,8 @@ mod tests {
     #[test]
     fn a_pipe_is_taken_by_whom_it_was_handed_over() {
         let desk = Desk::default();
-        let place = desk.guests.place(7);
+        let joe = Whose::User(7);
+        let place = desk.guests.place(joe);
         let (conn, _his) = UnixStream::pair().unwrap();
         let conn = Wary::new(conn, true);
         let fd = std::io::pipe().unwrap().1.into();
@@ -562,11 +559,47 @@ mod tests {
             assert!(desk.take("k", &other).is_err(), "{other:?}");
         }
         assert!(desk.take("other", &caller(7, false)).is_err());
-        let of_one: Vec<_> = (1..GUESTS_OF_ONE).map(|_| desk.guests.place(7).unwrap()).collect();
-        assert!(desk.guests.place(7).is_none());
+        let of_one: Vec<_> = (1..GUESTS_OF_ONE).map(|_| desk.guests.place(joe).unwrap()).collect();
+        assert!(desk.guests.place(joe).is_none());
         drop(desk.take("k", &caller(7, false)).unwrap());
-        assert!(desk.guests.place(7).is_some(), "it was given back");
+        assert!(desk.guests.place(joe).is_some(), "it was given back");
         drop(of_one);
+    }
+
+    /// Whoever serves the file system of one with a name is asked when it is opened anew: a guest
+    /// that serves one himself would have a thread wait for as long as he likes.
+    #[tokio::test]
+    async fn a_guest_hands_over_pipes_without_a_name_and_the_owner_any() {
+        let dir = tempfile::tempdir().unwrap();
+        let named = dir.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &named, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let opened = || -> OwnedFd { File::options().read(true).write(true).open(&named).unwrap().into() };
+        let nameless = || -> OwnedFd { std::io::pipe().unwrap().0.into() };
+        for (fd, owner, taken) in [
+            (nameless(), false, true),
+            (opened(), false, false),
+            (nameless(), true, true),
+            (opened(), true, true),
+        ] {
+            let (his, conn) = UnixStream::pair().unwrap();
+            conn.set_nonblocking(true).unwrap();
+            let fds = [fd.as_fd()];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            control.push(SendAncillaryMessage::ScmRights(&fds));
+            sendmsg(&his, &[IoSlice::new(&[7; KEY_BYTES])], &mut control, SendFlags::empty()).unwrap();
+            let desk = Desk::default();
+            let caller =
+                Caller { uid: 7, owner, pid: i32::try_from(std::process::id()).ok(), ..Caller::default() };
+            let conn = tokio::net::UnixStream::from_std(conn).unwrap();
+            tokio::spawn(desk.clone().take_in(conn, caller));
+            his.set_nonblocking(true).unwrap();
+            let his = tokio::net::UnixStream::from_std(his).unwrap();
+            his.readable().await.unwrap();
+            let mut answer = [0];
+            let told = his.try_read(&mut answer).is_ok_and(|n| n == 1 && answer == [TAKEN]);
+            assert_eq!((told, desk.waiting.lock().len() == 1), (taken, taken), "{owner}");
+        }
     }
 
     #[test]
