@@ -10,8 +10,9 @@
 //! be lent another's credentials for a call (io_uring's personalities), and root lends them to whom
 //! he likes.
 //!
-//! Who cannot be looked up, because he has ended or lives in a pid namespace that is not below ours,
-//! may be anybody's: all of these are counted as one. Where there is no /proc users are counted.
+//! Who cannot be looked up, because he has ended or lives in a pid namespace that is not below
+//! ours, may be anybody's: all of these are counted as one. Where there is no /proc users are
+//! counted.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

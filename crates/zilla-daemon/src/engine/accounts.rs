@@ -116,9 +116,9 @@ impl Pool {
         Ok(all.into_iter().map(|(id, a)| Account { id, ..a }).collect())
     }
 
-    /// The values of `userused@...`, `userquota@...` and their kin among some properties; those that
-    /// the dataset keeps no account of are left out. However many are asked for, what users or
-    /// groups have is read once.
+    /// The values of `userused@...`, `userquota@...` and their kin among some properties; those
+    /// that the dataset keeps no account of are left out. However many are asked for, what users
+    /// or groups have is read once.
     pub async fn account_properties(
         &self,
         ds: &DatasetRef,

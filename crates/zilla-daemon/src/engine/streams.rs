@@ -4,11 +4,11 @@
 //! A client hands over a descriptor under a key ([`zilla_control::handover`]); the request that
 //! names the key takes it from the [`Desk`]. A guest's must be a pipe without a name: what the
 //! daemon writes to anything else it would write with root's powers, and one with a name, which is
-//! opened anew, may lie in a file system that he serves. A pipe may block for as long as its other end
-//! likes, so each has a thread of its own, and a few buffers between that thread and the engine:
-//! the engine waits, no worker of it does. What a client hands over may block whoever only closes
-//! it (a file of a program of his, a socket that lingers): it is taken in, and closed if it is
-//! refused, by a thread that nobody waits for, which has his place meanwhile.
+//! opened anew, may lie in a file system that he serves. A pipe may block for as long as its other
+//! end likes, so each has a thread of its own, and a few buffers between that thread and the
+//! engine: the engine waits, no worker of it does. What a client hands over may block whoever only
+//! closes it (a file of a program of his, a socket that lingers): it is taken in, and closed if it
+//! is refused, by a thread that nobody waits for, which has his place meanwhile.
 //!
 //! **A client that dies** closes its connection, which both threads watch beside the pipe: the
 //! stream then ends with an error, and the receive or send with it. So nothing but that watch may
