@@ -201,7 +201,8 @@ mod tests {
         let (a, b) = (told(&one), told(&two));
         assert!(matches!(a, Some(Whose::Container(..))) && matches!(b, Some(Whose::Container(..))));
         assert_ne!(a, b);
-        (ended(one), ended(two));
+        ended(one);
+        ended(two);
     }
 
     #[test]
