@@ -5,6 +5,7 @@
 //! back by a guard, and the interrupt waits until then.
 
 use crate::cx::Cx;
+use crate::terminal::for_output;
 use rustix::termios::{LocalModes, OptionalActions, Termios, isatty, tcgetattr, tcsetattr};
 use std::io::{BufRead, Write};
 use std::time::Duration;
@@ -88,7 +89,8 @@ impl Wanted<'_> {
         let new = if self.new { "new " } else { "" };
         let whose = self.name.map(|n| format!(" for '{n}'")).unwrap_or_default();
         let mut out = std::io::stdout();
-        let _ = write!(out, "{verb} {new}{what}{whose}:").and_then(|()| out.flush());
+        let asked = format!("{verb} {new}{what}{whose}:");
+        let _ = out.write_all(for_output(&asked).as_bytes()).and_then(|()| out.flush());
         let line = {
             let _silent = Silent::new()?;
             self.take(&mut std::io::stdin().lock())

@@ -6,6 +6,7 @@
 //! our own as well. What goes to a file or a pipe stays as it is.
 
 use std::borrow::Cow;
+use std::io::IsTerminal;
 
 fn is_command(c: char) -> bool {
     c.is_control() && !matches!(c, '\n' | '\t')
@@ -46,6 +47,11 @@ pub fn tame(text: &str) -> Cow<'_, str> {
     }
     out.push_str(rest);
     Cow::Owned(out)
+}
+
+/// A text for standard output, whatever that is.
+pub fn for_output(text: &str) -> Cow<'_, str> {
+    if std::io::stdout().is_terminal() { tame(text) } else { Cow::Borrowed(text) }
 }
 
 #[cfg(test)]

@@ -10,10 +10,12 @@
 use crate::client::ClientError;
 use crate::paths::StateDir;
 use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::io::{BufRead, BufReader, IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
 
 /// Bytes of a key as it is sent; twice as many digits in a request.
 pub const KEY_BYTES: usize = 16;
@@ -33,6 +35,27 @@ const LINE_LIMIT: u64 = 64 << 10;
 pub struct Handed {
     pub key: String,
     conn: UnixStream,
+}
+
+/// What kind of file a descriptor is of, and on which device, without asking whoever serves its
+/// file system.
+fn kind(fd: &impl AsFd) -> Option<(FileType, (u32, u32))> {
+    let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = statx(fd, "", how, StatxFlags::TYPE).ok()?;
+    let device = (found.stx_dev_major, found.stx_dev_minor);
+    Some((FileType::from_raw_mode(found.stx_mode.into()), device))
+}
+
+pub fn file_type(fd: &impl AsFd) -> Option<FileType> {
+    kind(fd).map(|(of, _)| of)
+}
+
+/// Whether a descriptor is of a pipe without a name. One that has a name lies in a file system:
+/// who opens it anew may wait for whoever serves that.
+pub fn is_nameless_pipe(fd: &impl AsFd) -> bool {
+    static PIPES: OnceLock<Option<(u32, u32)>> = OnceLock::new();
+    let pipes = PIPES.get_or_init(|| kind(&std::io::pipe().ok()?.0).map(|(_, device)| device));
+    matches!((kind(fd), pipes), (Some((FileType::Fifo, device)), Some(pipes)) if device == *pipes)
 }
 
 /// Gives the daemon of `dir` a descriptor.

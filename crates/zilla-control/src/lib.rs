@@ -33,6 +33,8 @@ pub mod types;
 #[cfg(feature = "server")]
 pub mod wary;
 #[cfg(feature = "server")]
+pub mod whose;
+#[cfg(feature = "server")]
 pub mod write_timeout;
 pub mod zedlets;
 

@@ -3,8 +3,9 @@
 //! A connection is served to the daemon's owner and to root, and to those with whom the owner
 //! shares it ([`crate::share`]): the socket's mode keeps others out, and the peer's credentials are
 //! asked of the kernel all the same, because folders and modes get copied. What the others ask the
-//! backend judges; they have connections of their own, so that they cannot take the owner's, and
-//! what they send along with their words stops nobody ([`crate::wary`]).
+//! backend judges; they have connections of their own, so that they cannot take the owner's, a
+//! part of them each ([`crate::whose`]), and what they send along with their words stops nobody
+//! ([`crate::wary`]).
 //! Everything a client sends is bounded: the headers, the body and the time to send it, the number
 //! of connections, and the time in which it takes nothing of its answer. An operation runs in a
 //! task of its own and to its end even where the client dies half-way, so a pool is never left
@@ -18,6 +19,7 @@ use crate::operations::{Backend, Caller, LOOKING, dispatch, refusal};
 use crate::presence::Presence;
 use crate::share::{Share, peer_groups};
 use crate::wary::{Wary, refuse_descriptors, watched};
+use crate::whose::Whose;
 use crate::write_timeout::{PATIENCE, WriteTimeout};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -28,6 +30,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -42,7 +45,7 @@ pub const REQUEST_LIMIT: usize = 4 << 20;
 const CONNECTIONS: usize = 256;
 /// Of those who do not own the daemon, all together.
 const GUESTS: usize = 64;
-/// Of them, of one user.
+/// Of them, of one.
 const GUESTS_OF_ONE: usize = 16;
 /// Bytes of a guest's request: what one may ask, and be told of what was wrong with it, is bounded
 /// by that.
@@ -124,7 +127,7 @@ pub async fn serve_to<B: Backend>(
         let stream = Wary::new(stream, !caller.owner);
         let guest = match caller.owner {
             true => None,
-            false => match guests.place(caller.uid) {
+            false => match guests.place(whose(&*stream, &caller)) {
                 Some(place) => Some(place),
                 None => {
                     tracing::warn!("refused a connection of uid {}: there are too many", caller.uid);
@@ -148,37 +151,42 @@ pub async fn serve_to<B: Backend>(
     Ok(())
 }
 
-/// How many places each user has taken who does not own the daemon, and how many there are.
+/// Whom a caller's place is counted for, who is at the other end of this.
+pub fn whose(socket: &impl AsFd, caller: &Caller) -> Whose {
+    Whose::of(socket, caller.uid, caller.pid)
+}
+
+/// How many places each has taken who does not own the daemon, and how many there are.
 pub struct Guests {
-    taken: Mutex<HashMap<u32, usize>>,
+    taken: Mutex<HashMap<Whose, usize>>,
     most: usize,
     of_one: usize,
 }
 
 /// A guest's place: that of a connection is counted as long as it lives or what was asked for on it
 /// is done.
-pub struct Place(Arc<Guests>, u32);
+pub struct Place(Arc<Guests>, Whose);
 
 impl Guests {
-    /// So many places, and so many of them for one user.
+    /// So many places, and so many of them for one.
     pub fn new(most: usize, of_one: usize) -> Guests {
         Guests { taken: Mutex::default(), most, of_one }
     }
 
     /// No one leaves it half changed.
-    fn all(&self) -> MutexGuard<'_, HashMap<u32, usize>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<Whose, usize>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// None if there is none left for him.
-    pub fn place(self: &Arc<Guests>, uid: u32) -> Option<Place> {
+    pub fn place(self: &Arc<Guests>, whose: Whose) -> Option<Place> {
         let mut all = self.all();
-        let (sum, own) = (all.values().sum::<usize>(), all.get(&uid).copied().unwrap_or(0));
+        let (sum, own) = (all.values().sum::<usize>(), all.get(&whose).copied().unwrap_or(0));
         if sum >= self.most || own >= self.of_one {
             return None;
         }
-        all.insert(uid, own + 1);
-        Some(Place(self.clone(), uid))
+        all.insert(whose, own + 1);
+        Some(Place(self.clone(), whose))
     }
 }
 

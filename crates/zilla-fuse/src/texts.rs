@@ -4,8 +4,8 @@
 //! A file has no size that could be told beforehand; the kernel keeps nothing of it. Its text is
 //! made at the first read after it was opened, and stays until it is closed, so that who reads in
 //! small parts gets parts of one text. One text is made at a time, and those of all open files
-//! together take no more than [`MOST`] bytes: beyond that who reads is told that there is no
-//! memory.
+//! of one user take no more than [`MOST_OF_ONE`] bytes, those of all users but this process's and
+//! root [`MOST`]: beyond that who reads is told that there is no memory.
 //!
 //! **A crash** of this process leaves a mount that [`clear_stale`](crate::clear_stale) takes away.
 
@@ -30,8 +30,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use zilla::{Errno, Error, StatFs};
 use zilla_env::Env;
 
-/// Bytes of the texts of all files that are open.
+/// Bytes of the texts of files that are open: of all that others have, and of one of them. Root
+/// and who runs this process have as many as all others.
 const MOST: usize = 64 << 20;
+const MOST_OF_ONE: usize = 32 << 20;
 /// Requests have no data.
 const RECORD: usize = 4096;
 const RELEASEDIR: u32 = 29;
@@ -49,10 +51,31 @@ pub trait Texts: Send + Sync + 'static {
     fn text<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Option<Vec<u8>>>;
 }
 
-/// A file that is open: its path, and its text once somebody has read.
+/// A file that is open: its path, who has it, and its text once somebody has read.
 struct Open {
     path: String,
+    user: u32,
     text: Option<Bytes>,
+}
+
+impl Open {
+    /// Keeps what was made for one of some files, if there is room for it.
+    fn keep(files: &mut HashMap<u64, Open>, file: u64, made: Bytes, owner: u32) -> zilla::Result<Bytes> {
+        let closed = || Error::os(Errno::BadF, "the file is not open");
+        let user = files.get(&file).ok_or_else(closed)?.user;
+        let taken = |of: &dyn Fn(u32) -> bool| -> usize {
+            files.values().filter(|f| of(f.user)).filter_map(|f| f.text.as_ref()).map(Bytes::len).sum()
+        };
+        let other = |user: u32| user != 0 && user != owner;
+        let room = |taken: usize, most: usize| taken + made.len() <= most;
+        // Whose machine it is looks at it whatever others have open.
+        let own = if other(user) { MOST_OF_ONE } else { MOST };
+        if !room(taken(&|u| u == user), own) || other(user) && !room(taken(&other), MOST) {
+            return Err(Error::os(Errno::NoMem, "too much is being read at once"));
+        }
+        files.get_mut(&file).ok_or_else(closed)?.text = Some(made.clone());
+        Ok(made)
+    }
 }
 
 struct Session {
@@ -150,7 +173,7 @@ impl Session {
         Ok(match request.header.opcode {
             op::LOOKUP => or_errno(self.lookup(node, a.string()?).await),
             op::GETATTR => or_errno(self.getattr(node).await),
-            op::OPEN => or_errno(self.open(node, a.u32()?)),
+            op::OPEN => or_errno(self.open(node, request.header.uid, a.u32()?)),
             op::RELEASE => {
                 let closed = self.files.lock().remove(&a.u64()?);
                 drop(closed);
@@ -219,13 +242,13 @@ impl Session {
         Ok(Reply::head(out.0))
     }
 
-    fn open(&self, node: u64, flags: u32) -> zilla::Result<Reply> {
+    fn open(&self, node: u64, user: u32, flags: u32) -> zilla::Result<Reply> {
         let path = self.path(node)?;
         if flags & O_ACCMODE != O_RDONLY {
             return Err(Error::os(Errno::ROFs, "it can only be read"));
         }
         let file = self.next_file.fetch_add(1, Ordering::Relaxed);
-        self.files.lock().insert(file, Open { path, text: None });
+        self.files.lock().insert(file, Open { path, user, text: None });
         let mut out = Out::with(16);
         out.u64(file).u32(fopen::DIRECT_IO | fopen::NOFLUSH).u32(0);
         Ok(Reply::head(out.0))
@@ -251,14 +274,8 @@ impl Session {
         };
         let made = self.texts.text(&path).await;
         let made = Bytes::from(made.ok_or_else(|| Error::os(Errno::Stale, "the file is gone"))?);
-        let mut files = self.files.lock();
-        let taken: usize = files.values().filter_map(|f| f.text.as_ref()).map(Bytes::len).sum();
-        let open = files.get_mut(&file).ok_or_else(closed)?;
-        if taken + made.len() > MOST {
-            return Err(Error::os(Errno::NoMem, "too much is being read at once"));
-        }
-        open.text = Some(made.clone());
-        Ok(made)
+        let owner = rustix::process::geteuid().as_raw();
+        Open::keep(&mut self.files.lock(), file, made, owner)
     }
 }
 
@@ -292,5 +309,29 @@ impl Served for Session {
     fn end(self: Arc<Self>) {
         self.files.lock().clear();
         self.gone.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_opens_much_keeps_nobody_from_reading() {
+        let (joe, ann, owner) = (1000, 1001, 7);
+        let mut files = HashMap::new();
+        let mut read = |user: u32, bytes: usize| {
+            let file = files.len() as u64;
+            files.insert(file, Open { path: "dbufs".to_owned(), user, text: None });
+            Open::keep(&mut files, file, vec![0; bytes].into(), owner).is_ok()
+        };
+        let piece = MOST_OF_ONE / 4;
+        assert_eq!((0..20).filter(|_| read(joe, piece)).count(), 4);
+        assert!(read(ann, piece));
+        // With as many users as he likes.
+        let many = (2000..2100).filter(|user| read(*user, piece)).count();
+        assert_eq!(many, MOST / piece - 5);
+        assert!(!read(ann, piece) && read(0, piece) && read(owner, piece));
+        assert!(!read(0, MOST));
     }
 }

@@ -13,6 +13,8 @@ use crate::xdr::In;
 
 /// Source: MNTPATHLEN in RFC 1813.
 const MAX_PATH: usize = 1024;
+/// Source: MOUNTPROC3_EXPORT in RFC 1813.
+pub(crate) const EXPORT: u32 = 5;
 
 /// Answers a procedure's arguments.
 pub(crate) async fn answer(
@@ -36,7 +38,7 @@ pub(crate) async fn answer(
             args.opaque(MAX_PATH).map_err(|_| Refusal::Garbage)?;
         }
         4 => {}
-        5 => list(caller, reply),
+        EXPORT => list(caller, reply),
         _ => return Err(Refusal::ProcedureUnavailable),
     }
     Ok(())

@@ -41,7 +41,7 @@ const MAX_RECORD: usize = MAX_IO + MAX_HEAD;
 /// All that MOUNT needs.
 const SMALL: usize = 4096;
 /// Bytes that all larger records may take while they are received and done, and as many all replies
-/// that hold bytes or names of files until they are sent.
+/// that hold bytes, names of files or shares until they are sent.
 const ROOM: usize = 128 << 20;
 /// Room is counted in such units.
 const UNIT: usize = 4096;
@@ -134,6 +134,15 @@ pub async fn answer(exports: &dyn Exports, peer: SocketAddr, record: Bytes) -> O
     let mut bytes = reply.head.0;
     reply.data.iter().for_each(|part| bytes.extend_from_slice(part));
     Some(bytes)
+}
+
+/// Whether a reply may be long: it holds a file's bytes, names of a directory, or all shares.
+fn gives_much(call: &Call) -> bool {
+    match call.program {
+        NFS => nfs::gives_much(call.procedure),
+        MOUNT => call.procedure == mountd::EXPORT,
+        _ => false,
+    }
 }
 
 /// Reads the rest of a record whose first fragment has this header.
@@ -255,7 +264,7 @@ where
             Parsed::Call(call) => {
                 let (shared, part, answers) = (shared.clone(), part.clone(), answers.clone());
                 calls.spawn(async move {
-                    let reply_room = match call.program == NFS && nfs::gives_much(call.procedure) {
+                    let reply_room = match gives_much(&call) {
                         true => Room::take(&part.replies, &shared.replies, MAX_RECORD).await.ok(),
                         false => None,
                     };

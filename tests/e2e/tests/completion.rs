@@ -76,7 +76,11 @@ fn zsh_loads_the_script_and_gets_live_names() {
     let script = r#"
         autoload -U compinit && compinit -u -d ./zcompdump
         source <(zilla complete zsh)
-        compadd() { shift; while [[ $1 != -- ]]; do shift; done; shift; print -r -- $words[CURRENT]: "$@" }
+        compadd() {
+            # With -Q names would be put on the line as they are, and run.
+            while [[ $1 != -- ]]; do [[ $1 == -*Q* ]] && print -r -- $1; shift; done
+            shift; print -r -- $words[CURRENT]: "$@"
+        }
         words=(zpool scrub ''); CURRENT=3; _zilla
         words=(zfs rollback tank/home@); CURRENT=3; _zilla
         print -r -- ${_comps[zfs]}

@@ -1,5 +1,6 @@
 //! `zfs allow` and `unallow`, and what others may do with a daemon that is shared with them.
 
+use rustix::fs::{FileType, Mode};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use zilla_e2e::{Done, Kind, Need, Pool, Shared, World, can};
@@ -405,8 +406,14 @@ fn streams_are_sent_and_received_by_whom_they_were_allowed() {
 
     refused("Z send tank/joe@a | cat", no);
     world.zfs(&format!("allow -u {JOE} send tank/joe")).ok();
-    // A pipe, a device and a file.
+    // A pipe, one with a name, a device and a file.
     assert_eq!(joe("Z send tank/joe@a | wc -c").stdout, joe("Z send tank/joe@a | cat | wc -c").stdout);
+    let named = world.path().join("pipe");
+    let mode = Mode::from_raw_mode(0o666);
+    rustix::fs::mknodat(rustix::fs::CWD, &named, FileType::Fifo, mode, 0).expect("pipe");
+    fs::set_permissions(&named, fs::Permissions::from_mode(0o666)).expect("mode");
+    let through = joe(&format!("Z send tank/joe@a > {0} & cat {0} | wc -c", named.display()));
+    assert_eq!(through.stdout, joe("Z send tank/joe@a | wc -c").stdout, "{through}");
     joe("Z send tank/joe@a > /dev/null").ok();
     joe(&format!("Z send tank/joe@a > {file}")).ok();
     assert!(fs::metadata(&file).expect("file").len() > 300_000);

@@ -1,6 +1,7 @@
 //! Packages of several datasets whose sender has less than its receiver expects: nothing of the
 //! receiver's goes for it, and names that move on are followed.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::process::Stdio;
 use zilla_e2e::{Done, Kind, Pool, World};
@@ -149,6 +150,26 @@ fn a_held_snapshot_goes_later_and_the_others_now() {
     assert!(name.starts_with("recv-") && guid == held.trim(), "{ours:?}");
     world.zfs(&format!("release keep tank/b@{name}")).ok();
     assert_eq!(guids(&world, "tank/b"), theirs, "it waited for its hold only");
+    pool.judge();
+}
+
+/// Who made a package says how many tags its snapshots have.
+#[test]
+fn tags_of_a_package_s_snapshot_are_put_on_it_together() {
+    const TAGS: usize = 24;
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    world.zfs("create -o mountpoint=none tank/a").ok();
+    world.zfs("snapshot tank/a@s").ok();
+    (0..TAGS).for_each(|n| drop(world.zfs(&format!("hold tag{n} tank/a@s")).ok()));
+    receive(&world, "-u tank/b", &send(&world, "-h tank/a@s", "held")).ok();
+    assert_eq!(world.zfs("holds -H tank/b@s").ok().lines().count(), TAGS);
+    let history = world.zpool("history -i tank").ok();
+    let held = history.lines().filter(|l| l.contains(" hold tank/b@s "));
+    let txgs: Vec<&str> = held.filter_map(|l| l.split_once("[txg:")?.1.split(']').next()).collect();
+    assert_eq!(txgs.len(), TAGS, "{history}");
+    let different: BTreeSet<&str> = txgs.into_iter().collect();
+    assert!(different.len() <= 2, "{different:?}");
     pool.judge();
 }
 

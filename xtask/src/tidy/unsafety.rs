@@ -20,6 +20,7 @@ const LISTED: &[(&str, &str)] = &[
     ("crates/zilla-control/src/owners.rs", "calls of the C library"),
     ("crates/zilla-control/src/share.rs", "a system call"),
     ("crates/zilla-control/src/wary.rs", "system calls"),
+    ("crates/zilla-control/src/whose.rs", "system calls"),
     ("crates/zilla-daemon/src/memory.rs", "a call of the C library"),
     ("crates/zilla-daemon/src/supervisor.rs", "a descriptor that is handed over"),
     ("crates/zilla-env/src/buf.rs", "aligned buffers"),

@@ -34,7 +34,9 @@ pub fn main(args: Vec<String>) -> u8 {
 /// Prints what may stand in place of the last of these words.
 pub fn answer(words: &[String]) -> u8 {
     let mut out = crate::cx::Out::new();
-    candidates(words, &Names).iter().for_each(|candidate| out.line(candidate));
+    // One in a line; what is no line by itself nobody could type either.
+    let all = candidates(words, &Names);
+    all.iter().filter(|c| !c.contains(char::is_control)).for_each(|candidate| out.line(candidate));
     out.flush();
     0
 }
@@ -200,6 +202,37 @@ mod tests {
         fn files(&self, current: &str) -> Vec<String> {
             fitting(["/dev/sdz"], current)
         }
+    }
+
+    /// What somebody calls a file or device is put on the line as a word, and nothing that is run.
+    #[test]
+    fn a_name_is_a_word_for_bash_whatever_it_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = r#"
+            source "$0"
+            printf '%s\n' '#!/bin/sh' 'printf "%s\n" "\$(touch pwned);b c" "tank/a b@x=\`id\`" tank/home@m,n%' > zpool
+            chmod 755 zpool; PATH=$PWD:$PATH
+            ask() { COMP_LINE=$1; COMP_POINT=${#1}; COMPREPLY=(); _zilla; printf '%s\n' "${COMPREPLY[@]}"; }
+            ask 'zpool x '; ask 'zpool x tank/a\ b@'
+        "#;
+        let file = dir.path().join("zilla.bash");
+        std::fs::write(&file, SCRIPTS[0].1).unwrap();
+        let mut bash = std::process::Command::new("bash");
+        bash.args(["--norc", "-c", script]).arg(&file).current_dir(dir.path());
+        let done = match bash.output() {
+            Ok(done) => done,
+            Err(e) => {
+                assert!(std::env::var_os("CI").is_none(), "this test needs bash: {e}");
+                return eprintln!("not run: no bash here");
+            }
+        };
+        let text = String::from_utf8(done.stdout).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let quoted = [r"\$\(touch\ pwned\)\;b\ c", r"tank/a\ b@x=\`id\`", "tank/home@m,n%"];
+        assert_eq!(lines[..3], quoted, "{text}");
+        // Behind what bash takes for the end of a word.
+        assert_eq!(lines[4], r"x=\`id\`", "{text}");
+        assert!(!dir.path().join("pwned").exists());
     }
 
     fn complete(line: &str) -> Vec<String> {

@@ -3,11 +3,12 @@
 _zilla() {
     local -a all open closed
     all=("${(@f)$(command "${(Q)words[1]}" _complete "${(@Q)words[1,CURRENT]}" 2>/dev/null)}")
+    # Names are anybody's, and what stands on the line is run: zsh quotes what is not plain.
     # A name ends with a space unless more of it follows.
     open=(${(M)all:#*[=@/]})
     closed=(${all:#*[=@/]})
-    (( $#open )) && compadd -Q -S '' -- $open
-    (( $#closed )) && compadd -Q -- $closed
+    (( $#open )) && compadd -S '' -- $open
+    (( $#closed )) && compadd -- $closed
 }
 if [[ ${zsh_eval_context[-1]} == loadautofunc ]]; then
     _zilla "$@"

@@ -27,6 +27,7 @@ mod plan;
 use crate::args::{self, Long, Opt};
 use crate::cx::{Cx, Exit, Run};
 use crate::fmt::json::{Json, Obj};
+use crate::terminal::for_output;
 use end::{End, Failed, Point};
 use plan::{Base, Plan};
 use std::io::Write;
@@ -169,7 +170,8 @@ impl Told {
         let would = if self.dry_run { "would " } else { "" };
         let space = if more.is_empty() { "" } else { " " };
         // Where nobody reads any more the work goes on.
-        let _ = writeln!(std::io::stdout(), "{would}{action} {what}{space}{more}");
+        let line = format!("{would}{action} {what}{space}{more}\n");
+        let _ = std::io::stdout().write_all(for_output(&line).as_bytes());
     }
 }
 

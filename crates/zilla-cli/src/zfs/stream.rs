@@ -1,11 +1,10 @@
 //! What send and receive share: handing the pipe to the daemon, and showing what it says meanwhile.
 //!
-//! From who does not own it the daemon takes pipes alone. What else a guest's stream comes from or
-//! goes to is copied here, from or to a pipe.
+//! From who does not own it the daemon takes pipes without names alone. What else a guest's stream
+//! comes from or goes to is copied here, from or to such a pipe.
 
 use crate::cx::{Cx, Exit, Out};
 use crate::fmt::time;
-use rustix::fs::{FileType, fstat};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -44,10 +43,7 @@ pub fn hand_over(cx: &mut Cx, pipe: Pipe) -> Result<Given, Exit> {
 
 fn give(dir: &StateDir, pipe: Pipe) -> Result<Given, String> {
     let end = |fd: BorrowedFd<'_>| handover::hand_over(dir, fd).map_err(|e| e.to_string());
-    let copied = |fd: BorrowedFd<'_>| {
-        let is_pipe = fstat(fd).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Fifo);
-        !is_pipe && is_guest(dir)
-    };
+    let copied = |fd: BorrowedFd<'_>| !handover::is_nameless_pipe(&fd) && is_guest(dir);
     let mut output = None;
     let handed = match pipe {
         Pipe::Input if copied(io::stdin().as_fd()) => {

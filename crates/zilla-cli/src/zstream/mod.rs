@@ -12,6 +12,7 @@ mod redup;
 mod rewrite;
 
 use crate::args::{self, Opt};
+use crate::terminal::for_output;
 use std::io::IsTerminal;
 use zilla_env::strerror;
 
@@ -117,7 +118,7 @@ fn token(words: &[String]) -> Done {
             let mut out = String::new();
             // Writing to a string does not fail.
             let _ = list.print(&mut out, 5);
-            let _ = std::io::Write::write_all(&mut std::io::stdout(), out.as_bytes());
+            let _ = std::io::Write::write_all(&mut std::io::stdout(), for_output(&out).as_bytes());
             Ok(())
         }
         Err(e) => Err(failed(format_args!("Unable to parse resume token: {e}"))),

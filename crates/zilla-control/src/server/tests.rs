@@ -123,17 +123,17 @@ async fn a_guest_who_hangs_up_has_his_place_until_what_he_asked_for_is_done() {
     for n in 1..=GUESTS_OF_ONE {
         let (mut theirs, ours) = UnixStream::pair().unwrap();
         let caller = Caller { uid: 7, ..Caller::default() };
-        let place = guests.place(7).map(Arc::new);
+        let place = guests.place(Whose::User(7)).map(Arc::new);
         assert!(place.is_some(), "{n}");
         let served = tokio::spawn(connection(ours, backend.clone(), caller, place, stopped.clone()));
         theirs.write_all(asked.as_bytes()).await.unwrap();
         backend.begun.acquire().await.unwrap().forget();
         drop(theirs);
         tokio::time::timeout(limit, served).await.expect("the connection ends").unwrap();
-        assert_eq!(guests.all().get(&7), Some(&n));
+        assert_eq!(guests.all().get(&Whose::User(7)), Some(&n));
     }
-    assert!(guests.place(7).is_none(), "and no more of them");
-    assert!(guests.place(8).is_some());
+    assert!(guests.place(Whose::User(7)).is_none(), "and no more of them");
+    assert!(guests.place(Whose::User(8)).is_some());
     backend.go_on.add_permits(GUESTS_OF_ONE);
     let given_back = async {
         while !guests.all().is_empty() {
@@ -144,7 +144,13 @@ async fn a_guest_who_hangs_up_has_his_place_until_what_he_asked_for_is_done() {
     // Who waits for his answer gets it.
     let (mut theirs, ours) = UnixStream::pair().unwrap();
     let caller = Caller { uid: 7, ..Caller::default() };
-    tokio::spawn(connection(ours, backend.clone(), caller, guests.place(7).map(Arc::new), stopped));
+    tokio::spawn(connection(
+        ours,
+        backend.clone(),
+        caller,
+        guests.place(Whose::User(7)).map(Arc::new),
+        stopped,
+    ));
     backend.go_on.add_permits(1);
     theirs.write_all(asked.as_bytes()).await.unwrap();
     let mut status = [0; 15];
@@ -155,12 +161,12 @@ async fn a_guest_who_hangs_up_has_his_place_until_what_he_asked_for_is_done() {
 #[test]
 fn one_guest_leaves_room_for_others() {
     let guests = Arc::new(Guests::new(GUESTS, GUESTS_OF_ONE));
-    let mut of_one: Vec<Place> = (0..GUESTS_OF_ONE).map(|_| guests.place(7).unwrap()).collect();
-    assert!(guests.place(7).is_none());
-    let others: Vec<Place> = (100..).map_while(|uid| guests.place(uid)).collect();
+    let mut of_one: Vec<Place> = (0..GUESTS_OF_ONE).map(|_| guests.place(Whose::User(7)).unwrap()).collect();
+    assert!(guests.place(Whose::User(7)).is_none());
+    let others: Vec<Place> = (100..).map_while(|uid| guests.place(Whose::User(uid))).collect();
     assert_eq!(others.len(), GUESTS - GUESTS_OF_ONE);
     of_one.pop();
-    assert!(guests.place(7).is_some(), "it was given back");
+    assert!(guests.place(Whose::User(7)).is_some(), "it was given back");
     drop((of_one, others));
     assert!(guests.all().is_empty());
 }

@@ -27,8 +27,10 @@
 //! acted before, as in OpenZFS.
 
 use super::Engine;
+use super::accounts::owner_named;
 use super::datasets::{CANMOUNT_ON, CRYPTO, Settled};
 use super::errors::{Answer, of, of_dataset};
+use super::names::Names;
 use super::pool::Pool;
 use super::streams::Told;
 use super::values::Settings;
@@ -40,7 +42,7 @@ use zilla::access::Who;
 use zilla::stored::Setting;
 use zilla::streams::{HEAD_NAME, parse_token};
 use zilla::tree::{DatasetDir, DatasetRef};
-use zilla_control::owners::{self, Kind};
+use zilla_control::owners::Kind;
 use zilla_control::props::{self, naming};
 use zilla_control::types::*;
 use zilla_control::{ApiError, Asked, Caller, ErrorCode};
@@ -226,9 +228,11 @@ impl Engine {
         &self,
         caller: &Caller,
         wanted: &[String],
+        names: &Names,
         reply: &mut DatasetQueryReply,
     ) -> Answer<()> {
-        let of_others = |name: &&String| props::is_userquota_prop(name) && !is_own_account(caller, name);
+        let of_others =
+            |name: &&String| props::is_userquota_prop(name) && !is_own_account(caller, name, names);
         for name in wanted.iter().filter(of_others) {
             let permission = permission_of(name)?;
             for info in reply.datasets.iter_mut().filter(|info| info.properties.contains_key(name)) {
@@ -567,15 +571,12 @@ fn head_of(name: &str) -> &str {
 }
 
 /// Whether a property tells of a user himself, or of a group that he is in.
-fn is_own_account(caller: &Caller, property: &str) -> bool {
-    let Some((family, whose)) = property.split_once('@') else { return false };
-    match family {
-        family if family.starts_with("user") => owners::parse(Kind::User, whose) == Some(caller.uid),
-        family if family.starts_with("group") => {
-            owners::parse(Kind::Group, whose).is_some_and(|gid| caller.gids().contains(&gid))
-        }
-        _ => false,
-    }
+fn is_own_account(caller: &Caller, property: &str, names: &Names) -> bool {
+    let Some((kind, whose)) = owner_named(property) else { return false };
+    names.id(kind, whose).is_some_and(|id| match kind {
+        Kind::User => id == caller.uid,
+        Kind::Group => caller.gids().contains(&id),
+    })
 }
 
 /// The permission that a property takes.

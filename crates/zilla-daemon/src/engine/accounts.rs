@@ -2,14 +2,27 @@
 
 use super::Engine;
 use super::errors::{Answer, of, of_dataset};
+use super::names::Names;
 use super::pool::Pool;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use zilla::accounts::Quota;
 use zilla::error::{Errno, Result};
 use zilla::tree::DatasetRef;
-use zilla_control::owners;
+use zilla_control::owners::Kind;
+use zilla_control::props::{self, TypedValue};
 use zilla_control::types::{Account, DatasetAccounts, Owners, PropValue, Source};
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::{ApiError, Caller, ErrorCode};
+
+/// Whom `userused@joe` or `groupquota@staff` names.
+pub(super) fn owner_named(property: &str) -> Option<(Kind, &str)> {
+    let (family, who) = property.split_once('@').filter(|_| props::is_userquota_prop(property))?;
+    match family {
+        family if family.starts_with("user") => Some((Kind::User, who)),
+        family if family.starts_with("group") => Some((Kind::Group, who)),
+        _ => None,
+    }
+}
 
 /// What `userobjquota@joe` means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +35,7 @@ pub struct Named {
 
 impl Named {
     /// None: it is no such property, or nobody of this name is known.
-    pub fn parse(property: &str) -> Option<Named> {
+    pub fn parse(property: &str, names: &Names) -> Option<Named> {
         let (family, who) = property.split_once('@')?;
         let (family, quota) = match family.strip_suffix("quota") {
             Some(rest) => (rest, true),
@@ -33,8 +46,8 @@ impl Named {
             None => (family, false),
         };
         let (whose, id) = match family {
-            "user" => (Quota::User, owners::parse(owners::Kind::User, who)),
-            "group" => (Quota::Group, owners::parse(owners::Kind::Group, who)),
+            "user" => (Quota::User, names.id(Kind::User, who)),
+            "group" => (Quota::Group, names.id(Kind::Group, who)),
             // The highest number stands for no project.
             "project" => (Quota::Project, who.parse().ok().filter(|id| *id != u32::MAX)),
             _ => return None,
@@ -47,15 +60,18 @@ impl Named {
 pub type Quotas = Vec<(Named, u64)>;
 
 /// Settings of a request that are quotas of users, groups and projects, apart from the rest.
-pub fn split_quotas(words: &BTreeMap<String, String>) -> Answer<(BTreeMap<String, String>, Quotas)> {
-    use zilla_control::props::{self, TypedValue};
+pub async fn split_quotas(
+    caller: &Caller,
+    words: &BTreeMap<String, String>,
+) -> Answer<(BTreeMap<String, String>, Quotas)> {
+    let names = Names::of(caller, words.keys()).await?;
     let mut rest = words.clone();
     let mut quotas = Vec::new();
     for (name, text) in words.iter().filter(|(n, _)| props::is_userquota_prop(n)) {
         rest.remove(name);
         let (_, value) = props::parse_dataset_prop(name, text, props::FS, false, None)?;
         let TypedValue::Num(quota) = value else { continue };
-        let Some(named) = Named::parse(name) else {
+        let Some(named) = Named::parse(name, &names) else {
             let what = format!("'{name}' has an invalid user/group name");
             return Err(ApiError::with(ErrorCode::BadProp, what));
         };
@@ -100,26 +116,50 @@ impl Pool {
         Ok(all.into_iter().map(|(id, a)| Account { id, ..a }).collect())
     }
 
-    /// The value of `userused@...` or `userquota@...`; None where the dataset keeps no such
-    /// account.
-    pub async fn account_property(&self, ds: &DatasetRef, name: &str) -> Result<Option<PropValue>> {
-        let Some(named) = Named::parse(name) else { return Ok(None) };
-        if !ds.is_filesystem().await? {
-            return Ok(None);
+    /// The values of `userused@...`, `userquota@...` and their kin among some properties; those
+    /// that the dataset keeps no account of are left out. However many are asked for, what users
+    /// or groups have is read once.
+    pub async fn account_properties(
+        &self,
+        ds: &DatasetRef,
+        wanted: &[String],
+        names: &Names,
+    ) -> Result<Vec<(String, PropValue)>> {
+        let named = wanted.iter().filter_map(|name| Some((name, Named::parse(name, names)?)));
+        let named: Vec<(&String, Named)> = named.collect();
+        let mut out = Vec::new();
+        if named.is_empty() || !ds.is_filesystem().await? {
+            return Ok(out);
         }
         let [bytes, objects, projects] = ds.accounts_kept().await?;
-        if !bytes || named.objects && !objects || named.whose == Quota::Project && !projects {
-            return Ok(None);
+        let (mut used, mut quotas) = (BTreeMap::new(), BTreeMap::new());
+        for (name, n) in named {
+            if !bytes || n.objects && !objects || n.whose == Quota::Project && !projects {
+                continue;
+            }
+            let value = if n.quota {
+                let all = match quotas.entry((n.whose, n.objects)) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => {
+                        let read = ds.quotas(n.whose, n.objects).await?;
+                        new.insert(read.into_iter().collect::<BTreeMap<u64, u64>>())
+                    }
+                };
+                all.get(&n.id).copied().unwrap_or(0)
+            } else {
+                let all = match used.entry(n.whose) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => {
+                        let read = ds.accounts(n.whose).await?;
+                        new.insert(read.into_iter().map(|u| (u.id, u)).collect::<BTreeMap<_, _>>())
+                    }
+                };
+                let found = all.get(&n.id).copied().unwrap_or_default();
+                if n.objects { found.objects } else { found.bytes }
+            };
+            out.push((name.clone(), PropValue::new(value.to_string(), Source::Local)));
         }
-        let value = if named.quota {
-            let all = ds.quotas(named.whose, named.objects).await?;
-            all.iter().find(|(id, _)| *id == named.id).map_or(0, |q| q.1)
-        } else {
-            let all = ds.accounts(named.whose).await?;
-            let found = all.iter().find(|u| u.id == named.id).copied().unwrap_or_default();
-            if named.objects { found.objects } else { found.bytes }
-        };
-        Ok(Some(PropValue::new(value.to_string(), Source::Local)))
+        Ok(out)
     }
 }
 

@@ -41,7 +41,7 @@ impl Engine {
         if let Some(root) = r.altroot.as_ref().filter(|root| !root.starts_with('/')) {
             return Err(ApiError::with(ErrorCode::BadPath, format!("bad alternate root '{root}'")));
         }
-        let (mut fs_properties, quotas) = super::accounts::split_quotas(&r.fs_properties)?;
+        let (mut fs_properties, quotas) = super::accounts::split_quotas(caller, &r.fs_properties).await?;
         let crypt = self.new_crypt(&mut fs_properties, r.key.as_ref(), false, Turn::OWNER).await?;
         let mut root_props = super::datasets::typed(&fs_properties, props::FS, true)?;
         let fixed = |name: &str| zilla::number(&root_props, name);

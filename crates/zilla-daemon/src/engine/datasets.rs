@@ -65,7 +65,7 @@ impl Engine {
         let above = pool.encrypted_above(&r.name).await;
         let crypt = self.new_crypt(&mut properties, r.key.as_ref(), above, Turn::of(caller)).await?;
         let (words, quotas) = match types {
-            props::FS => split_quotas(&properties)?,
+            props::FS => split_quotas(caller, &properties).await?,
             _ => (properties, Vec::new()),
         };
         let settings = typed(&words, types, true)?;
@@ -160,7 +160,7 @@ impl Engine {
         }
         let (words, quotas) = match volume {
             true => (r.properties.clone(), Vec::new()),
-            false => split_quotas(&r.properties)?,
+            false => split_quotas(caller, &r.properties).await?,
         };
         let mut settings = typed(&words, if volume { props::VOL } else { props::FS }, false)?;
         if !caller.owner && !volume {
@@ -183,12 +183,12 @@ impl Engine {
         Ok(MountedReply { mount_error })
     }
 
-    pub(super) async fn set_properties(&self, r: DatasetSet) -> Answer<MountedReply> {
+    pub(super) async fn set_properties(&self, caller: &Caller, r: DatasetSet) -> Answer<MountedReply> {
         let pool = self.pool_of(&r.name)?;
         let ds = pool.zilla.by_name(&r.name).await.map_err(of(&r.name))?;
         let types = pool.types(&ds).await?;
         let (words, quotas) = match types {
-            props::FS => split_quotas(&r.properties)?,
+            props::FS => split_quotas(caller, &r.properties).await?,
             _ => (r.properties.clone(), Vec::new()),
         };
         let mut settings = typed(&words, types, false)?;

@@ -55,6 +55,7 @@ mod meanwhile;
 mod mountopts;
 mod mounts;
 mod moved;
+mod names;
 mod nesting;
 mod notify;
 mod opening;
@@ -554,13 +555,7 @@ impl Backend for Engine {
     }
 
     async fn dataset_query(&self, caller: &Caller, r: DatasetQuery) -> Answer<DatasetQueryReply> {
-        if caller.owner {
-            return self.query_datasets(r, query::Room::endless()).await;
-        }
-        let wanted = r.properties.clone();
-        let mut reply = self.query_datasets(r, query::Room::of_guest()).await?;
-        self.hide_accounts(caller, &wanted, &mut reply).await?;
-        Ok(reply)
+        self.answer_query(caller, r).await
     }
 
     async fn dataset_by_path(&self, _: &Caller, r: DatasetByPath) -> Answer<String> {
@@ -571,9 +566,9 @@ impl Backend for Engine {
         self.clone_file(r).await
     }
 
-    async fn dataset_set(&self, _: &Caller, r: DatasetSet) -> Answer<MountedReply> {
+    async fn dataset_set(&self, caller: &Caller, r: DatasetSet) -> Answer<MountedReply> {
         self.check_running(&r.name)?;
-        self.set_properties(r).await
+        self.set_properties(caller, r).await
     }
 
     async fn dataset_inherit(&self, _: &Caller, r: DatasetInherit) -> Answer<MountedReply> {

@@ -5,6 +5,7 @@
 
 use super::Engine;
 use super::errors::{Answer, no_dataset, of, of_dataset};
+use super::names::Names;
 use super::pool::Pool;
 use super::values::{kind_of, received};
 use futures_util::future::BoxFuture;
@@ -12,7 +13,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use zilla::tree::{DatasetDir, DatasetRef};
 use zilla_control::types::{DatasetInfo, DatasetKind, DatasetQuery, DatasetQueryReply, PropValue, Source};
-use zilla_control::{ApiError, ErrorCode, GUEST_REPLY_LIMIT, reply_too_long};
+use zilla_control::{ApiError, Caller, ErrorCode, GUEST_REPLY_LIMIT, reply_too_long};
 
 /// Bytes that the rest of an answer may take.
 pub(super) struct Room(Option<usize>);
@@ -49,13 +50,31 @@ struct Walk<'a> {
     pool: &'a Pool,
     room: &'a mut Room,
     r: &'a DatasetQuery,
+    names: &'a Names,
     snapshots: bool,
     bookmarks: bool,
     out: Vec<DatasetInfo>,
 }
 
 impl Engine {
-    pub(super) async fn query_datasets(&self, r: DatasetQuery, mut room: Room) -> Answer<DatasetQueryReply> {
+    /// What somebody is told: others than the owner nothing of each other's accounts.
+    pub(super) async fn answer_query(&self, caller: &Caller, r: DatasetQuery) -> Answer<DatasetQueryReply> {
+        let names = Names::of(caller, &r.properties).await?;
+        if caller.owner {
+            return self.query_datasets(r, Room::endless(), &names).await;
+        }
+        let wanted = r.properties.clone();
+        let mut reply = self.query_datasets(r, Room::of_guest(), &names).await?;
+        self.hide_accounts(caller, &wanted, &names, &mut reply).await?;
+        Ok(reply)
+    }
+
+    pub(super) async fn query_datasets(
+        &self,
+        r: DatasetQuery,
+        mut room: Room,
+        names: &Names,
+    ) -> Answer<DatasetQueryReply> {
         let mut reply = DatasetQueryReply::default();
         let mut roots: Vec<String> = if r.roots.is_empty() {
             self.all_pools().iter().map(|p| p.name()).collect()
@@ -66,7 +85,7 @@ impl Engine {
         roots.retain(|root| asked.insert(root.clone()));
         for root in &roots {
             let walked = match self.pool_of(root) {
-                Ok(pool) => query_root(&pool, &r, root, &mut room).await,
+                Ok(pool) => query_root(&pool, &r, root, &mut room, names).await,
                 Err(e) => Err(e),
             };
             match walked {
@@ -99,13 +118,20 @@ impl Engine {
     }
 }
 
-async fn query_root(pool: &Pool, r: &DatasetQuery, root: &str, room: &mut Room) -> Answer<Vec<DatasetInfo>> {
+async fn query_root(
+    pool: &Pool,
+    r: &DatasetQuery,
+    root: &str,
+    room: &mut Room,
+    names: &Names,
+) -> Answer<Vec<DatasetInfo>> {
     let wants = |kind| r.kinds.is_empty() || r.kinds.contains(&kind);
     let lists = !r.pool_lists_snapshots || pool.lists_snapshots().await.map_err(of(root))?;
     let mut walk = Walk {
         pool,
         room,
         r,
+        names,
         snapshots: wants(DatasetKind::Snapshot) && lists,
         bookmarks: wants(DatasetKind::Bookmark),
         out: Vec::new(),
@@ -130,7 +156,7 @@ impl Walk<'_> {
     }
 
     async fn show(&mut self, ds: &DatasetRef) -> Answer<()> {
-        let mut shown = self.pool.describe(ds, &self.r.properties).await?;
+        let mut shown = self.pool.describe(ds, &self.r.properties, self.names).await?;
         if self.r.received {
             received(ds, &self.r.properties, &mut shown).await.map_err(of(&shown.name))?;
         }

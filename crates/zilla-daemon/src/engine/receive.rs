@@ -16,6 +16,7 @@ use super::followkeys::RawKeys;
 use super::pool::Pool;
 use super::received::{check_names, key_location, settings};
 use super::streams::{Reader, Told};
+use futures_util::stream::{StreamExt, iter};
 use std::sync::Arc;
 use zilla::error::{Errno, Error};
 use zilla::stored::Setting;
@@ -27,6 +28,9 @@ use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_ondisk::enums::ObjsetType;
 use zilla_ondisk::stream::{Begin, DMU_COMPOUNDSTREAM, Record, feature};
 use zilla_ondisk::{NvList, NvValue};
+
+/// Tags of a snapshot that are put on it in one txg, whoever sent how many.
+const HELD_TOGETHER: usize = 256;
 
 /// One stream: what it is, and where it goes.
 pub(super) struct Part<'a> {
@@ -383,14 +387,21 @@ impl Engine {
     async fn hold_as_sent(&self, caller: &Caller, pool: &Arc<Pool>, part: &Part<'_>, told: &Told) {
         let sent = part.begin.toname.split_once('@').map_or("", |(_, s)| s);
         let tags = part.fs.and_then(|f| f.list("snapholds")).and_then(|l| l.list(sent));
-        for (tag, _) in tags.into_iter().flat_map(NvList::iter) {
-            let held = match self.judge_holds(caller, pool, &part.target).await {
-                Ok(()) => {
-                    let held = pool.zilla.hold_snapshots(vec![part.target.clone()], tag.to_owned()).await;
-                    held.map_err(|e| e.to_string())
-                }
-                Err(denied) => Err(denied.description().to_owned()),
-            };
+        let Some(tags) = tags.filter(|tags| !tags.is_empty()) else { return };
+        let denied = self.judge_holds(caller, pool, &part.target).await.err();
+        let hold = |tag: String| {
+            let denied = &denied;
+            async move {
+                let held = match denied {
+                    None => pool.zilla.hold_snapshots(vec![part.target.clone()], tag.clone()).await,
+                    Some(denied) => return (tag, Err(denied.description().to_owned())),
+                };
+                (tag, held.map_err(|e| e.to_string()))
+            }
+        };
+        let tags: Vec<String> = tags.iter().map(|(tag, _)| tag.to_owned()).collect();
+        let mut held = std::pin::pin!(iter(tags).map(hold).buffered(HELD_TOGETHER));
+        while let Some((tag, held)) = held.next().await {
             // The snapshot is there; a tag that cannot be put on it is no reason to fail.
             if let Err(e) = held {
                 told.err(format!("cannot hold '{}' under '{tag}': {e}", part.target));

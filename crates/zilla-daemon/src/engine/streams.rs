@@ -2,12 +2,13 @@
 //! them.
 //!
 //! A client hands over a descriptor under a key ([`zilla_control::handover`]); the request that
-//! names the key takes it from the [`Desk`]. A guest's must be a pipe: what the daemon writes to
-//! anything else it would write with root's powers. A pipe may block for as long as its other end
-//! likes, so each has a thread of its own, and a few buffers between that thread and the engine:
-//! the engine waits, no worker of it does. What a client hands over may block whoever only closes
-//! it (a file of a program of his, a socket that lingers): it is taken in, and closed if it is
-//! refused, by a thread that nobody waits for, which has his place meanwhile.
+//! names the key takes it from the [`Desk`]. A guest's must be a pipe without a name: what the
+//! daemon writes to anything else it would write with root's powers, and one with a name, which is
+//! opened anew, may lie in a file system that he serves. A pipe may block for as long as its other
+//! end likes, so each has a thread of its own, and a few buffers between that thread and the
+//! engine: the engine waits, no worker of it does. What a client hands over may block whoever only
+//! closes it (a file of a program of his, a socket that lingers): it is taken in, and closed if it
+//! is refused, by a thread that nobody waits for, which has his place meanwhile.
 //!
 //! **A client that dies** closes its connection, which both threads watch beside the pipe: the
 //! stream then ends with an error, and the receive or send with it. So nothing but that watch may
@@ -24,7 +25,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, statx};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -36,7 +37,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use zilla::error::{Errno, Error, Result};
 use zilla::streams::{Sink, Source};
-use zilla_control::handover::{KEY_BYTES, TAKEN, TO_STDERR, TO_STDOUT, TO_TITLE};
+use zilla_control::handover::{
+    KEY_BYTES, TAKEN, TO_STDERR, TO_STDOUT, TO_TITLE, file_type, is_nameless_pipe,
+};
 use zilla_control::props::nicenum::nicebytes;
 use zilla_control::server::{self, Guests, Place};
 use zilla_control::wary::{Wary, watched};
@@ -115,7 +118,7 @@ impl Desk {
         };
         let place = match caller.owner {
             true => None,
-            false => match self.guests.place(caller.uid) {
+            false => match self.guests.place(server::whose(&*conn, &caller)) {
                 Some(place) => Some(place),
                 None => {
                     tracing::warn!("refused a stream of uid {}: there are too many", caller.uid);
@@ -126,8 +129,8 @@ impl Desk {
         let (taken, handed) = oneshot::channel();
         let take = move || {
             let _ = match message(&conn) {
-                Some((_, fd)) if guest && file_type(&fd) != Some(FileType::Fifo) => {
-                    tracing::warn!("refused a stream of uid {}: it is no pipe", caller.uid);
+                Some((_, fd)) if guest && !is_nameless_pipe(&fd) => {
+                    tracing::warn!("refused a stream of uid {}: it is no pipe without a name", caller.uid);
                     return;
                 }
                 Some((key, fd)) => taken.send((key, fd, conn, place)),
@@ -174,13 +177,6 @@ impl Desk {
         })?;
         Ok(Stream { fd: w.fd, conn: Arc::new(w.conn), place: w.place })
     }
-}
-
-/// What kind of file a descriptor is of, without asking whoever serves its file system.
-fn file_type(fd: &impl AsFd) -> Option<FileType> {
-    let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let found = statx(fd, "", how, StatxFlags::TYPE).ok()?;
-    Some(FileType::from_raw_mode(found.stx_mode.into()))
 }
 
 /// A client's one message: a key and one descriptor.
@@ -521,133 +517,4 @@ impl Sink for Writer {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::ErrorKind;
-
-    const LIMIT: Duration = Duration::from_secs(1);
-
-    /// A client's end of a pipe or socket, his connection, and what the daemon writes with.
-    fn client(socket: bool, limit: Option<Duration>) -> (OwnedFd, UnixStream, Writer) {
-        let (theirs, fd) = match socket {
-            true => {
-                let (a, b) = UnixStream::pair().unwrap();
-                (a.into(), b.into())
-            }
-            false => {
-                let (a, b) = std::io::pipe().unwrap();
-                (a.into(), b.into())
-            }
-        };
-        let (his, conn) = UnixStream::pair().unwrap();
-        let conn = Arc::new(Wary::new(conn, true));
-        let writer = Stream { fd, conn, place: None }.writer(limit).unwrap();
-        (theirs, his, writer)
-    }
-
-    /// Writes more than any pipe holds.
-    async fn flood(writer: &mut Writer) -> Result<()> {
-        for _ in 0..2 * BUFFERS {
-            writer.write(vec![Bytes::from(vec![7; CHUNK])]).await?;
-        }
-        writer.finish().await
-    }
-
-    #[test]
-    fn a_pipe_is_taken_by_whom_it_was_handed_over() {
-        let desk = Desk::default();
-        let place = desk.guests.place(7);
-        let (conn, _his) = UnixStream::pair().unwrap();
-        let conn = Wary::new(conn, true);
-        let fd = std::io::pipe().unwrap().1.into();
-        let (waits, _taken) = oneshot::channel();
-        desk.waiting.lock().push_back(Waiting { key: "k".into(), fd, conn, uid: 7, place, _waits: waits });
-        let caller = |uid, owner| Caller { uid, owner, ..Caller::default() };
-        for other in [caller(8, false), caller(0, true)] {
-            assert!(desk.take("k", &other).is_err(), "{other:?}");
-        }
-        assert!(desk.take("other", &caller(7, false)).is_err());
-        let of_one: Vec<_> = (1..GUESTS_OF_ONE).map(|_| desk.guests.place(7).unwrap()).collect();
-        assert!(desk.guests.place(7).is_none());
-        drop(desk.take("k", &caller(7, false)).unwrap());
-        assert!(desk.guests.place(7).is_some(), "it was given back");
-        drop(of_one);
-    }
-
-    #[test]
-    fn a_stream_s_names_tell_a_terminal_nothing() {
-        let told = lines(TO_STDOUT, "receiving a\u{1b}[2J@b\r into\ttank\nas \u{9b}ü");
-        let text = String::from_utf8(told).unwrap();
-        assert_eq!(text, "1receiving a\\u{1b}[2J@b\\r into\ttank\n1as \\u{9b}ü\n");
-    }
-
-    #[test]
-    fn what_another_has_read_of_a_pipe_is_not_waited_for() {
-        let (theirs, mut writer) = std::io::pipe().unwrap();
-        let mut inlet = Inlet::of(theirs.into());
-        let mut data = [0; 8];
-        let (tell, told) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            let read = inlet.read(&mut data).map_err(|e| e.kind());
-            let _ = tell.send((read, inlet));
-        });
-        let (read, mut inlet) = told.recv_timeout(LIMIT * 20).expect("it waits in the call");
-        assert_eq!(read, Err(ErrorKind::WouldBlock));
-        writer.write_all(b"x").unwrap();
-        assert_eq!(inlet.read(&mut data).unwrap(), 1);
-        // The end is told by what was handed over, also of one that has a name.
-        drop(writer);
-        let (_his, conn) = UnixStream::pair().unwrap();
-        assert!(read_chunk(&mut inlet, &conn).unwrap().is_empty());
-    }
-
-    #[tokio::test]
-    async fn who_stops_reading_is_waited_for_no_longer_than_the_limit() {
-        for socket in [false, true] {
-            let (_theirs, _his, mut writer) = client(socket, Some(LIMIT));
-            let begun = Instant::now();
-            let flooded = tokio::time::timeout(LIMIT * 20, flood(&mut writer)).await;
-            let error = flooded.expect("it is waited for").unwrap_err().to_string();
-            assert!(error.contains("nobody has read the stream for 1 s"), "{error}");
-            assert!(begun.elapsed() >= LIMIT, "{:?}", begun.elapsed());
-        }
-    }
-
-    #[tokio::test]
-    async fn a_client_that_dies_ends_its_stream_though_its_pipe_is_open_and_full() {
-        for socket in [false, true] {
-            let (_theirs, his, mut writer) = client(socket, None);
-            let dies = async {
-                tokio::time::sleep(LIMIT).await;
-                drop(his);
-                std::future::pending().await
-            };
-            let flooded = async {
-                tokio::select! { f = flood(&mut writer) => f, () = dies => Ok(()) }
-            };
-            let ended = tokio::time::timeout(LIMIT * 20, flooded).await;
-            assert_eq!(ended.expect("it is waited for").unwrap_err().errno(), Errno::Intr);
-        }
-    }
-
-    #[tokio::test]
-    async fn who_reads_slowly_gets_all() {
-        for socket in [false, true] {
-            let (theirs, _his, mut writer) = client(socket, Some(LIMIT));
-            let reader = std::thread::spawn(move || {
-                let (mut file, mut len, mut data) = (File::from(theirs), 0, vec![0; CHUNK]);
-                loop {
-                    std::thread::sleep(Duration::from_millis(1));
-                    match file.read(&mut data) {
-                        Ok(0) => return len,
-                        Ok(n) => len += n,
-                        Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                        Err(e) => panic!("{e}"),
-                    }
-                }
-            });
-            flood(&mut writer).await.unwrap();
-            assert_eq!(reader.join().unwrap(), 2 * BUFFERS * CHUNK);
-        }
-    }
-}
+mod tests;

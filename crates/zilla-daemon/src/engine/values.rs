@@ -4,6 +4,7 @@
 //! system's master node.
 
 use super::errors::{Answer, of};
+use super::names::Names;
 use super::pool::Pool;
 use std::collections::BTreeMap;
 use zilla::Value;
@@ -190,12 +191,12 @@ pub fn kind_of(info: &tree::DatasetInfo) -> DatasetKind {
 
 impl Pool {
     /// A dataset with the properties of `wanted`; `all` stands for every one.
-    pub async fn describe(&self, ds: &DatasetRef, wanted: &[String]) -> Answer<DatasetInfo> {
+    pub async fn describe(&self, ds: &DatasetRef, wanted: &[String], names: &Names) -> Answer<DatasetInfo> {
         let name = ds.name();
-        self.describe_now(ds, wanted).await.map_err(of(&name))
+        self.describe_now(ds, wanted, names).await.map_err(of(&name))
     }
 
-    async fn describe_now(&self, ds: &DatasetRef, wanted: &[String]) -> Result<DatasetInfo> {
+    async fn describe_now(&self, ds: &DatasetRef, wanted: &[String], names: &Names) -> Result<DatasetInfo> {
         let i = ds.info().await?;
         let kind = kind_of(&i);
         let mut out = DatasetInfo {
@@ -242,11 +243,7 @@ impl Pool {
                 out.properties.insert(name.clone(), PropValue::new(n.to_string(), Source::Local));
             }
         }
-        for name in wanted.iter().filter(|w| props::is_userquota_prop(w)) {
-            if let Some(value) = self.account_property(ds, name).await? {
-                out.properties.insert(name.clone(), value);
-            }
-        }
+        out.properties.extend(self.account_properties(ds, wanted, names).await?);
         Ok(out)
     }
 

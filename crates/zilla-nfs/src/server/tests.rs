@@ -244,3 +244,40 @@ fn who_does_not_take_his_refusals_keeps_no_room_from_others() {
         }
     });
 }
+
+/// As many shares of one file system.
+struct Many(One, usize);
+
+impl Exports for Many {
+    fn find(&self, id: ExportId) -> Option<Arc<Export>> {
+        self.0.find(id)
+    }
+    fn all(&self) -> Vec<Arc<Export>> {
+        vec![self.0.0.clone(); self.1]
+    }
+}
+
+#[test]
+fn who_asks_for_all_shares_and_does_not_take_them_has_only_his_part() {
+    let exports = Many(shared("on"), 4000);
+    let list = call(MOUNT, mountd::EXPORT, &Out::default());
+    let length = block_on(answer(&exports, peer(700), list.clone())).unwrap().len();
+    let list = record_of(&list, true);
+    assert!(length > 16 * UNIT, "{length}");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async move {
+        let shared = Shared::new(Arc::new(exports));
+        // So small that no reply is taken off the server's hands.
+        let (mut near, far) = tokio::io::duplex(16);
+        tokio::spawn(client(far, peer(700), shared.clone()));
+        for _ in 0..UNDER_WAY {
+            near.write_all(&list).await.unwrap();
+        }
+        let most = ROOM / UNIT - UNDER_WAY * (length / UNIT);
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+        while shared.replies.available_permits() > most {
+            assert!(tokio::time::Instant::now() < deadline, "nobody counts what he does not take");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+}

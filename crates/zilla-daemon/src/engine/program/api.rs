@@ -9,7 +9,6 @@
 use super::super::Engine;
 use super::super::errors::Answer;
 use super::super::pool::Pool;
-use super::super::query::Room;
 use mlua::{Lua, MultiValue, Scope, Table, Value};
 use std::sync::Arc;
 use zilla_control::props::{self, DATASET_PROPS, PropKind, ZAP_MAXNAMELEN, ZFS_MAXPROPLEN};
@@ -334,7 +333,7 @@ impl Bound<'_> {
             properties: properties.iter().map(|p| (*p).to_owned()).collect(),
             ..DatasetQuery::default()
         };
-        let reply = self.wait(self.engine.query_datasets(request, Room::endless()))?;
+        let reply = self.wait(self.engine.answer_query(self.caller, request))?;
         match reply.errors.into_iter().next() {
             Some(e) => Err(e),
             None => Ok(reply.datasets),
@@ -550,7 +549,7 @@ impl Bound<'_> {
         }
         let properties = [(property.to_owned(), value.to_owned())].into();
         let request = DatasetSet { name: name.to_owned(), properties, no_mount: false };
-        self.done(mode, self.engine.set_properties(request))
+        self.done(mode, self.engine.set_properties(self.caller, request))
     }
 
     fn bookmark(&self, from: &str, to: &str, mode: Mode) -> Changed {
