@@ -57,6 +57,7 @@ mod range;
 mod resolve;
 mod stream;
 mod sync;
+#[cfg(test)]
 pub mod testing;
 mod tree;
 mod write_props;
