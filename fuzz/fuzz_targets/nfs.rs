@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use zilla_core::zpl::{Unlimited, Zfs, ZplProps, create_fs};
 use zilla::{Filesystem, FsProps, NoSnapshots, Time};
-use zilla_core::dmu::testing::{MemStore, keep_synced, props};
+use zilla_testkit::memory::{MemStore, keep_synced, props};
 use zilla_core::dmu::{DbufCache, Objset};
 use zilla_core::txg::TxgState;
 use zilla_core::types::Txg;

@@ -16,6 +16,10 @@
 //! - Devices, time, tasks and randomness come from `zilla_env`; the crate knows no runtime.
 //! - Errors are corruption, operating errors or bugs, never mixed ([`error`]).
 
+/// By the name that a file has for it which other crates' tests compile, too.
+#[cfg(test)]
+extern crate self as zilla_core;
+
 pub mod arc;
 pub mod check;
 pub mod crypt;

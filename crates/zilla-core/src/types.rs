@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use std::fmt;
+use std::ops::{Index, IndexMut};
 use zilla_ondisk::blkptr::BlkPtr;
 
 /// A transaction group's number. Txg 0 means "none"; a pool's first txg is 4, as in OpenZFS.
@@ -30,6 +31,41 @@ impl Txg {
     }
     pub fn prev(self) -> Txg {
         Txg(self.0.saturating_sub(1))
+    }
+}
+
+/// One of something for each txg that can hold changes.
+#[derive(Debug, Default)]
+pub struct PerTxg<T>([T; TXG_SIZE]);
+
+impl<T> PerTxg<T> {
+    pub fn iter(&self) -> std::slice::Iter<'_, T> {
+        self.0.iter()
+    }
+}
+
+impl<T> Index<Txg> for PerTxg<T> {
+    type Output = T;
+    fn index(&self, txg: Txg) -> &T {
+        let [a, b, c, d] = &self.0;
+        match txg.slot() {
+            0 => a,
+            1 => b,
+            2 => c,
+            _ => d,
+        }
+    }
+}
+
+impl<T> IndexMut<Txg> for PerTxg<T> {
+    fn index_mut(&mut self, txg: Txg) -> &mut T {
+        let [a, b, c, d] = &mut self.0;
+        match txg.slot() {
+            0 => a,
+            1 => b,
+            2 => c,
+            _ => d,
+        }
     }
 }
 

@@ -6,13 +6,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use zilla::{Filesystem, FsProps, NoSnapshots};
-use zilla_core::dmu::testing::{MemStore, keep_synced, props};
 use zilla_core::dmu::{DbufCache, Objset};
 use zilla_core::txg::TxgState;
 use zilla_core::types::Txg;
 use zilla_core::zpl::{Unlimited, Zfs, ZplProps, create_fs};
 use zilla_env::{block_on, real_env};
 use zilla_fuse::Options;
+use zilla_testkit::memory::{MemStore, keep_synced, props};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();

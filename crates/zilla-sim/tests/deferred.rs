@@ -16,7 +16,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use zilla_core::dmu::testing::{MemStore, props};
 use zilla_core::dmu::{DbufCache, Dnode, NewObject, Objset, Resolver, resident};
 use zilla_core::error::Result;
 use zilla_core::txg::Tx;
@@ -25,6 +24,7 @@ use zilla_core::zio::{BlockStore, EarlyWrites, Priority, WriteReq};
 use zilla_env::block_on;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::object_type::DMU_OT_PLAIN_FILE_CONTENTS;
+use zilla_testkit::memory::{MemStore, props};
 
 const BLK: u64 = 512;
 /// Indirect blocks of 32 pointers.

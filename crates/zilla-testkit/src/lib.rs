@@ -1,5 +1,5 @@
 //! What tests of several crates share: OpenZFS's `zdb`, the judge of every pool that a test leaves
-//! behind.
+//! behind, and a block store in memory (`memory`, behind a feature since it needs the engine).
 //!
 //! Where it is not installed a test says so and goes on without its opinion, except where `CI` is
 //! set: there it fails.
@@ -9,6 +9,9 @@
 //! hundreds of runs of it in a run of the tests, which took half of their time. Where
 //! `ZILLA_ZDB_PRELOAD` names `scripts/zdb-exit.c`, compiled, `zdb` leaves without that; what it
 //! says and its exit code are the same. The long proofs (`make judges`) run it as it is.
+
+#[cfg(feature = "memory")]
+pub mod memory;
 
 use std::path::Path;
 use std::process::Command;

@@ -176,12 +176,12 @@ async fn watch(opened: Weak<Opened>, env: Env) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zilla_core::dmu::testing::{MemStore, props};
     use zilla_core::dmu::{DbufCache, Objset};
     use zilla_core::txg::TxgState;
     use zilla_core::types::Txg;
     use zilla_core::zpl::{FsProps, Time, Unlimited, ZplProps, create_fs};
     use zilla_env::{block_on, real_env};
+    use zilla_testkit::memory::{MemStore, props};
 
     /// A file system that stands for a snapshot.
     fn snapshot(env: &Env) -> Arc<Zfs> {

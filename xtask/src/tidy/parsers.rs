@@ -9,6 +9,10 @@ use super::tree::Source;
 const PARSERS: &[(&str, &[&str])] = &[
     ("crates/zilla-ondisk/src/lib.rs", &["clippy::unwrap_used", "clippy::indexing_slicing"]),
     ("crates/zilla-core/src/zap/mod.rs", &["clippy::unwrap_used", "clippy::indexing_slicing"]),
+    ("crates/zilla-core/src/dmu/mod.rs", &["clippy::unwrap_used", "clippy::indexing_slicing"]),
+    ("crates/zilla-core/src/dsl/mod.rs", &["clippy::unwrap_used", "clippy::indexing_slicing"]),
+    ("crates/zilla-core/src/vdev/read.rs", &["clippy::unwrap_used", "clippy::indexing_slicing"]),
+    ("crates/zilla-core/src/vdev/read_split.rs", &["clippy::unwrap_used", "clippy::indexing_slicing"]),
     ("crates/zilla-codec/src/lib.rs", &["clippy::unwrap_used"]),
     ("crates/zilla-codec/src/compress/mod.rs", &["clippy::indexing_slicing"]),
 ];

@@ -56,29 +56,28 @@ impl Objset {
         let (txg, props) = (tx.txg(), self.props());
         let mut out: Vec<Option<BlkPtr>> = vec![None; blocks.len()];
         let (mut at, mut reqs) = (Vec::new(), Vec::new());
-        for (i, (dn, blkid, wanted)) in blocks.iter().enumerate() {
+        for ((dn, blkid, wanted), out) in blocks.iter().zip(&mut out) {
             let Some(Ahead { data, there }) = dn.ahead(txg, *blkid) else { continue };
             if !is_same(&data, wanted) && data != wanted {
                 continue;
             }
-            out[i] = there;
+            *out = there;
             if there.is_none()
                 && let Some(req) = dn.ahead_request(*blkid, data, props)
             {
-                at.push(i);
+                at.push((dn, *blkid, out));
                 reqs.push(req);
             }
         }
         let data: Vec<Bytes> = reqs.iter().map(|r| r.data.clone()).collect();
         let (bps, writes) = self.shared.store.write_ahead(txg, reqs).await;
         let mut gone = 0;
-        for ((i, data), bp) in at.into_iter().zip(&data).zip(bps) {
+        for (((dn, blkid, out), data), bp) in at.into_iter().zip(&data).zip(bps) {
             let Some(bp) = bp else { continue };
             gone += data.len() as u64;
-            let (dn, blkid, _) = &blocks[i];
-            self.shared.ahead[txg.slot()].lock().insert(key(&bp), bp);
-            dn.inner.lock().dbuf(*blkid).set_ahead(txg, data, bp);
-            out[i] = Some(bp);
+            self.shared.ahead[txg].lock().insert(key(&bp), bp);
+            dn.inner.lock().dbuf(blkid).set_ahead(txg, data, bp);
+            *out = Some(bp);
         }
         tx.written_ahead(gone);
         (out, writes)
@@ -86,7 +85,7 @@ impl Objset {
 
     /// What was written ahead in a txg that is being synced, and was not taken over.
     pub(super) fn take_ahead(&self, txg: Txg, taken: impl Iterator<Item = BlkPtr>) -> Vec<BlkPtr> {
-        let mut all = std::mem::take(&mut *self.shared.ahead[txg.slot()].lock());
+        let mut all = std::mem::take(&mut *self.shared.ahead[txg].lock());
         for bp in taken {
             let known = all.remove(&key(&bp));
             debug_assert!(known.is_some(), "a block is taken over once");
@@ -105,7 +104,7 @@ impl Dnode {
     fn ahead(&self, txg: Txg, blkid: u64) -> Option<Ahead> {
         let mut inner = self.inner.lock();
         let blksz = inner.head.blksz as usize;
-        if inner.freed || !inner.pending[txg.slot()].blocks.contains(&blkid) {
+        if inner.freed || !inner.pending[txg].blocks.contains(&blkid) {
             return None;
         }
         let found = inner.dbuf(blkid).ahead(txg)?;

@@ -114,7 +114,7 @@ impl DbufCache {
             most_bytes: self.most.load(Ordering::Relaxed) as u64,
             limit: self.limit.load(Ordering::Relaxed) as u64,
             evicted: self.evicted.load(Ordering::Relaxed),
-            levels: std::array::from_fn(|l| self.levels[l].load(Ordering::Relaxed)),
+            levels: self.levels.each_ref().map(|n| n.load(Ordering::Relaxed)),
         }
     }
 
@@ -126,7 +126,8 @@ impl DbufCache {
     }
 
     fn of_level(&self, level: u8) -> &AtomicU64 {
-        &self.levels[usize::from(level).min(LEVELS - 1)]
+        let [.., last] = &self.levels;
+        self.levels.get(usize::from(level)).unwrap_or(last)
     }
 
     /// A block is not on the clock any more.

@@ -25,6 +25,11 @@
 //! it is needed any more (`held.rs`). Such a layer, and one that is postponed, has no cloned block
 //! under it but that block's bytes: only the sync of the txg that cloned it may point to the block.
 
+#![allow(
+    clippy::indexing_slicing,
+    reason = "offsets are of what was written here, not of what was read: a slip ends the process, and loses no byte"
+)]
+
 use super::range::RangeSet;
 use crate::types::Txg;
 use crate::zio::Packed;
@@ -199,11 +204,11 @@ pub(crate) fn is_same(a: &Bytes, b: &Bytes) -> bool {
 
 /// Copies `src[off..]` into `out`, zeroes where `src` ends.
 pub(crate) fn copy_extended(src: &[u8], off: usize, out: &mut [u8]) {
-    let have = src.len().saturating_sub(off).min(out.len());
-    if have > 0 {
-        out[..have].copy_from_slice(&src[off..off + have]);
-    }
-    out[have..].fill(0);
+    let src = src.get(off..).unwrap_or_default();
+    let have = src.len().min(out.len());
+    let (here, beyond) = out.split_at_mut(have);
+    here.copy_from_slice(src.split_at(have).0);
+    beyond.fill(0);
 }
 
 impl Dbuf {

@@ -16,7 +16,7 @@ use super::range::RangeSet;
 use super::tree::{self, Indirects, Lookup};
 use crate::error::{Error, Result};
 use crate::txg::{COUNTED, Tx};
-use crate::types::{Bookmark, ObjectId, TXG_SIZE};
+use crate::types::{Bookmark, ObjectId, PerTxg, Txg};
 use crate::zio::{BlockStore, Packed};
 use bytes::Bytes;
 use event_listener::Event;
@@ -42,15 +42,16 @@ pub(crate) struct Shared {
     pub(crate) objset: u64,
     pub(crate) store: Arc<dyn BlockStore>,
     pub(crate) cache: Arc<DbufCache>,
-    pub(crate) dirty: [Mutex<Vec<Arc<Dnode>>>; TXG_SIZE],
+    pub(crate) dirty: PerTxg<Mutex<Vec<Arc<Dnode>>>>,
     /// Blocks written before their txg's sync, by their place ([`super::ahead`]).
-    pub(crate) ahead: [Mutex<BTreeMap<[u64; 2], BlkPtr>>; TXG_SIZE],
+    pub(crate) ahead: PerTxg<Mutex<BTreeMap<[u64; 2], BlkPtr>>>,
     /// What syncs could not put on disk ([`super::held`]).
     pub(crate) held: Holders,
     /// How often the sync task itself has changed something.
     pub(crate) changes: AtomicU64,
     /// Of data and of metadata.
-    pub(crate) copies: [AtomicU8; 2],
+    pub(crate) copies: AtomicU8,
+    pub(crate) metadata_copies: AtomicU8,
     /// Micro-ZAPs may outgrow 128K.
     pub(crate) large_microzap: AtomicBool,
     /// What readers get ahead, as the property's number ([`super::Prefetch`]).
@@ -109,7 +110,7 @@ pub(crate) struct Inner {
     pub(crate) bonus: Arc<[u8]>,
     pub(crate) spill: Spill,
     pub(crate) freed: bool,
-    pub(crate) pending: [Pending; TXG_SIZE],
+    pub(crate) pending: PerTxg<Pending>,
     pub(crate) held: Held,
     /// Synced state from here on.
     pub(crate) phys: DnodePhys,
@@ -157,7 +158,7 @@ impl Inner {
 }
 
 /// Whether a block that no dbuf knows has no contents.
-fn begins_as_hole(phys: &DnodePhys, pending: &[Pending; TXG_SIZE], held: &Held, blkid: u64) -> bool {
+fn begins_as_hole(phys: &DnodePhys, pending: &PerTxg<Pending>, held: &Held, blkid: u64) -> bool {
     phys.nlevels == 0
         || blkid > phys.maxblkid
         || held.frees.contains(blkid)
@@ -254,7 +255,7 @@ impl Dnode {
         let mut inner = self.dirty(tx);
         let bonus: Arc<[u8]> = data.into();
         debug_assert!(data.len() <= max_bonus(inner.head.slots, inner.head.nblkptr));
-        inner.pending[tx.txg().slot()].bonus = Some(bonus.clone());
+        inner.pending[tx.txg()].bonus = Some(bonus.clone());
         inner.bonus = bonus;
     }
 
@@ -262,7 +263,7 @@ impl Dnode {
         let mut inner = self.dirty(tx);
         inner.head.otype = otype;
         inner.head.bonustype = bonustype;
-        inner.pending[tx.txg().slot()].head = Some(inner.head);
+        inner.pending[tx.txg()].head = Some(inner.head);
     }
 
     /// Sets how deep the tree is at least, and which block is said to be the last: in a raw receive
@@ -271,14 +272,14 @@ impl Dnode {
         let mut inner = self.dirty(tx);
         inner.head.levels = levels;
         inner.head.maxblkid = maxblkid;
-        inner.pending[tx.txg().slot()].head = Some(inner.head);
+        inner.pending[tx.txg()].head = Some(inner.head);
     }
 
     /// Sets what a sealed dnode says of its bonus' length; the bonus is set with all its room.
     pub(crate) fn set_sealed_bonus(self: &Arc<Self>, tx: &Tx, bonuslen: u16, data: &[u8]) {
         self.set_bonus(tx, data);
         let mut inner = self.dirty(tx);
-        inner.pending[tx.txg().slot()].sealed_bonuslen = (!data.is_empty()).then_some(bonuslen);
+        inner.pending[tx.txg()].sealed_bonuslen = (!data.is_empty()).then_some(bonuslen);
     }
 
     /// Sets how the object's own blocks are checksummed and compressed; 0 is as its dataset's are.
@@ -287,7 +288,7 @@ impl Dnode {
         if (inner.head.checksum, inner.head.compress) != (checksum, compress) {
             inner.head.checksum = checksum;
             inner.head.compress = compress;
-            inner.pending[tx.txg().slot()].head = Some(inner.head);
+            inner.pending[tx.txg()].head = Some(inner.head);
         }
     }
 
@@ -308,13 +309,13 @@ impl Dnode {
             let db = inner.dbuf(0);
             if !db.is_hole() {
                 db.write(tx.txg(), blksz as usize, 0, &[]);
-                let counted = if inner.pending[tx.txg().slot()].blocks.insert(0) { 0 } else { old };
+                let counted = if inner.pending[tx.txg()].blocks.insert(0) { 0 } else { old };
                 let grown = u64::from(blksz.saturating_sub(counted));
                 tx.dirtied(grown);
                 self.needs_data(&inner, tx, grown);
             }
         }
-        inner.pending[tx.txg().slot()].head = Some(inner.head);
+        inner.pending[tx.txg()].head = Some(inner.head);
         Ok(())
     }
 
@@ -328,13 +329,13 @@ impl Dnode {
 
     pub fn set_spill(self: &Arc<Self>, tx: &Tx, data: Option<Bytes>) {
         let mut inner = self.dirty(tx);
-        if inner.pending[tx.txg().slot()].spill.is_none() {
+        if inner.pending[tx.txg()].spill.is_none() {
             let len = data.as_ref().map_or(0, |d| d.len() as u64);
             tx.dirtied(len);
             self.needs_metadata(tx, len);
         }
         inner.spill = data.clone().map_or(Spill::None, Spill::Data);
-        inner.pending[tx.txg().slot()].spill = Some(data);
+        inner.pending[tx.txg()].spill = Some(data);
     }
 
     fn need(self: &Arc<Self>, blkid: u64) -> Stop {
@@ -386,12 +387,13 @@ impl Dnode {
     /// Writes without ever reading: a partly covered record becomes a partial one.
     pub fn write(self: &Arc<Self>, tx: &Tx, off: u64, data: &[u8]) {
         let blksz = u64::from(self.blksz());
-        let mut done = 0;
-        while done < data.len() {
+        let (mut done, mut rest) = (0, data);
+        while !rest.is_empty() {
             let at = off + done as u64;
             let (blkid, within) = (at / blksz, (at % blksz) as usize);
-            let n = (blksz as usize - within).min(data.len() - done);
-            let part = &data[done..done + n];
+            let n = (blksz as usize - within).min(rest.len());
+            let (part, behind) = rest.split_at(n);
+            rest = behind;
             if n == blksz as usize {
                 // A whole record: copied before the lock is taken, then handed over.
                 self.write_block(tx, blkid, IoBuf::from_slice(part).into_bytes());
@@ -428,7 +430,7 @@ impl Dnode {
     /// As [`Dnode::write_block`], and the block gets a new place even if it is what is there.
     pub fn write_anew(self: &Arc<Self>, tx: &Tx, blkid: u64, data: Bytes) {
         self.write_block(tx, blkid, data);
-        self.inner.lock().pending[tx.txg().slot()].anew.insert(blkid);
+        self.inner.lock().pending[tx.txg()].anew.insert(blkid);
     }
 
     /// Changes a block in place, seeing all of it.
@@ -443,24 +445,24 @@ impl Dnode {
 
     /// Notes a block that a txg writes; whether it is new to the txg.
     fn block_dirtied(&self, inner: &mut Inner, tx: &Tx, blkid: u64) -> bool {
-        let slot = tx.txg().slot();
-        let pending = &mut inner.pending[slot];
+        let txg = tx.txg();
+        let pending = &mut inner.pending[txg];
         let fresh = pending.blocks.insert(blkid) | pending.clones.remove(&blkid);
         if fresh {
             // However little of it was written: this is what it takes of memory until it is synced.
             tx.dirtied(inner.head.blksz.into());
             self.needs_block(inner, tx, blkid, inner.head.blksz.into());
         }
-        Dnode::reaches(inner, slot, blkid);
+        Dnode::reaches(inner, txg, blkid);
         fresh
     }
 
     /// Notes that a block is there.
-    fn reaches(inner: &mut Inner, slot: usize, blkid: u64) {
-        inner.pending[slot].frees.remove(blkid, blkid + 1);
+    fn reaches(inner: &mut Inner, txg: Txg, blkid: u64) {
+        inner.pending[txg].frees.remove(blkid, blkid + 1);
         if blkid > inner.head.maxblkid {
             inner.head.maxblkid = blkid;
-            inner.pending[slot].head = Some(inner.head);
+            inner.pending[txg].head = Some(inner.head);
         }
     }
 
@@ -474,10 +476,10 @@ impl Dnode {
         blocks: std::ops::Range<u64>,
     ) -> Now<Option<Vec<BlkPtr>>> {
         self.in_order(tx)?;
-        let (slot, inner) = (tx.txg().slot(), self.inner.lock());
+        let (txg, inner) = (tx.txg(), self.inner.lock());
         let mut out = Vec::with_capacity((blocks.end - blocks.start) as usize);
         for blkid in blocks {
-            let (db, own) = (inner.dbufs.get(&blkid), &inner.pending[slot]);
+            let (db, own) = (inner.dbufs.get(&blkid), &inner.pending[txg]);
             let known = match own.frees.contains(blkid) && !own.blocks.contains(&blkid) {
                 true => Some(BlkPtr::ZERO),
                 false => db.and_then(|db| db.only_clone(tx.txg())),
@@ -487,7 +489,7 @@ impl Dnode {
             if inner.freed
                 || inner.held.frees.contains(blkid)
                 || known.is_none() && db.is_some_and(|db| !db.is_clean())
-                || pending.any(|(i, p)| p.free_object || (i != slot || known.is_none()) && changes(p))
+                || pending.any(|(i, p)| p.free_object || (i != txg.slot() || known.is_none()) && changes(p))
             {
                 return Ok(None);
             }
@@ -512,16 +514,16 @@ impl Dnode {
 
     /// Makes a whole block what is at `bp`, which another object has too.
     pub(crate) fn clone_block(self: &Arc<Self>, tx: &Tx, blkid: u64, bp: BlkPtr) {
-        let (slot, mut inner) = (tx.txg().slot(), self.dirty(tx));
+        let (txg, mut inner) = (tx.txg(), self.dirty(tx));
         let blksz = inner.head.blksz as usize;
         inner.dbuf(blkid).put_clone(tx.txg(), blksz, bp);
-        let pending = &mut inner.pending[slot];
+        let pending = &mut inner.pending[txg];
         if pending.blocks.insert(blkid) {
             pending.clones.insert(blkid);
             tx.holds(CLONE);
             self.needs_block(&inner, tx, blkid, COUNTED);
         }
-        Dnode::reaches(&mut inner, slot, blkid);
+        Dnode::reaches(&mut inner, txg, blkid);
     }
 
     /// Frees `len` bytes from `off` on (`u64::MAX`: to the end): they read as zeroes, and whole
@@ -572,7 +574,7 @@ impl Dnode {
         tx.holds(frees(&inner, (last - first).min(there)));
         tx.frees(freed(&inner, (last - first).min(there)));
         let Inner { dbufs, pending, head, .. } = &mut *inner;
-        let p = &mut pending[txg.slot()];
+        let p = &mut pending[txg];
         let mut notes = 1;
         for (&blkid, db) in dbufs.range_mut(first..last) {
             db.free(txg);
@@ -593,7 +595,7 @@ impl Dnode {
         inner.freed = true;
         tx.holds(frees(&inner, inner.head.maxblkid + 1));
         tx.frees(freed(&inner, inner.head.maxblkid + 1));
-        inner.pending[tx.txg().slot()].free_object = true;
+        inner.pending[tx.txg()].free_object = true;
     }
 
     /// Refuses a transaction of a txg that is being closed if the next txg has changed the object
@@ -602,7 +604,7 @@ impl Dnode {
     /// joins the open one. To be asked under the lock that all changes of the object are made
     /// under, before the first of them.
     pub fn in_order(&self, tx: &Tx) -> Now<()> {
-        if self.inner.lock().pending[tx.txg().next().slot()].dirty {
+        if self.inner.lock().pending[tx.txg().next()].dirty {
             return Err(Stop::Need(Need::LaterTxg));
         }
         Ok(())
@@ -614,11 +616,11 @@ impl Dnode {
         if tx.is_syncing() {
             self.shared.changes.fetch_add(1, Ordering::Relaxed);
         }
-        let p = &mut inner.pending[tx.txg().slot()];
+        let p = &mut inner.pending[tx.txg()];
         if !p.dirty {
             p.dirty = true;
             tx.holds(DIRTY_DNODE);
-            let mut list = self.shared.dirty[tx.txg().slot()].lock();
+            let mut list = self.shared.dirty[tx.txg()].lock();
             self.needs_dnode(&list, tx);
             list.push(self.clone());
         }

@@ -216,7 +216,7 @@ impl Dnode {
         let held = &self.shared.held;
         let (clones, blksz) = {
             let mut inner = self.inner.lock();
-            let blocks = inner.pending[txg.slot()].blocks.clone();
+            let blocks = inner.pending[txg].blocks.clone();
             let clones: Vec<u64> = blocks.into_iter().filter(|b| inner.dbuf(*b).is_clone(txg)).collect();
             (clones, inner.head.blksz as usize)
         };
@@ -227,7 +227,7 @@ impl Dnode {
         }
         let mut inner = self.dirty(&Tx::syncing(txg.next()));
         let Pending { mut blocks, anew, mut frees, head, bonus, sealed_bonuslen, spill, free_object, .. } =
-            std::mem::take(&mut inner.pending[txg.slot()]);
+            std::mem::take(&mut inner.pending[txg]);
         for blkid in clones {
             let fits = held.bytes.load(Ordering::Relaxed) + blksz <= MAX_HELD;
             if fits && inner.dbuf(blkid).detach(txg) {
@@ -244,7 +244,7 @@ impl Dnode {
         for &blkid in &blocks {
             inner.dbuf(blkid).postpone(txg);
         }
-        let next = &mut inner.pending[txg.next().slot()];
+        let next = &mut inner.pending[txg.next()];
         // What was written after it was freed is no longer free.
         for &blkid in next.blocks.iter().filter(|b| !next.frees.contains(**b)) {
             frees.remove(blkid, blkid + 1);
@@ -375,7 +375,7 @@ impl Objset {
             if dn.inner.lock().held.can_be_tried() {
                 let mut inner = dn.dirty(tx);
                 let Inner { held: of, pending, .. } = &mut *inner;
-                pending[tx.txg().slot()].blocks.extend(of.blocks.keys());
+                pending[tx.txg()].blocks.extend(of.blocks.keys());
             }
         }
     }

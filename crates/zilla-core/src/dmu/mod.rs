@@ -39,6 +39,8 @@
 //! **Deliberately absent.** There are no per-block write states, no rewrite records, no holds that
 //! make a reader wait for a writer.
 
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
+
 mod ahead;
 mod cache;
 mod counts;
@@ -57,6 +59,7 @@ mod range;
 mod resolve;
 mod stream;
 mod sync;
+#[cfg(test)]
 pub mod testing;
 mod tree;
 mod write_props;

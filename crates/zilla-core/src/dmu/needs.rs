@@ -28,11 +28,12 @@ const LOOK_BACK: usize = 4;
 impl Dnode {
     fn copies(&self, head: &Head) -> u8 {
         let metadata = object_type::is_metadata(head.otype);
-        self.shared.copies[usize::from(metadata)].load(Ordering::Relaxed)
+        let of = if metadata { &self.shared.metadata_copies } else { &self.shared.copies };
+        of.load(Ordering::Relaxed)
     }
 
     fn metadata_copies(&self) -> u8 {
-        self.shared.copies[1].load(Ordering::Relaxed)
+        self.shared.metadata_copies.load(Ordering::Relaxed)
     }
 
     pub(super) fn needs_data(&self, inner: &Inner, tx: &Tx, bytes: u64) {
@@ -49,7 +50,7 @@ impl Dnode {
             return;
         }
         self.needs_data(inner, tx, data + NOTED);
-        let blocks = &inner.pending[tx.txg().slot()].blocks;
+        let blocks = &inner.pending[tx.txg()].blocks;
         let (head, epbs) = (&inner.head, tree::epbs(inner.head.indblkshift));
         for level in 1..levels(inner, blkid) {
             let below = 1u64.checked_shl(epbs * u32::from(level)).map_or(u64::MAX, |n| n - 1);
@@ -86,7 +87,7 @@ impl Dnode {
         let (first, last) = (off / blksz, (end - 1) / blksz);
         let there = match blksz == u64::from(inner.head.blksz) {
             true => {
-                let pending = &inner.pending[tx.txg().slot()];
+                let pending = &inner.pending[tx.txg()];
                 let clones = pending.clones.range(first..=last).count();
                 (pending.blocks.range(first..=last).count() - clones) as u64
             }

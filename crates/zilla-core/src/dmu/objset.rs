@@ -132,7 +132,7 @@ impl Objset {
     ) -> Arc<Objset> {
         let encrypted = store.has_key();
         let (dirty, ahead, held) = Default::default();
-        let copies = [props.copies.into(), props.metadata_copies.into()];
+        let (copies, metadata_copies) = (props.copies.into(), props.metadata_copies.into());
         let large_microzap = props.large_microzap.into();
         let changes = AtomicU64::new(0);
         let shared = Arc::new(Shared {
@@ -143,15 +143,20 @@ impl Objset {
             ahead,
             held,
             copies,
+            metadata_copies,
             large_microzap,
             changes,
             prefetch: (props.prefetch as u8).into(),
         });
         let meta = Dnode::new(ObjectId::META_DNODE, shared.clone(), phys.meta_dnode.clone());
-        let used = [&phys.userused_dnode, &phys.groupused_dnode, &phys.projectused_dnode];
-        let special = std::array::from_fn(|i| {
-            (used[i].otype != 0).then(|| Dnode::new(SPECIAL[i], shared.clone(), used[i].clone()))
-        });
+        let [user, group, project] = SPECIAL;
+        let special = [
+            (user, &phys.userused_dnode),
+            (group, &phys.groupused_dnode),
+            (project, &phys.projectused_dnode),
+        ];
+        let special =
+            special.map(|(id, dn)| (dn.otype != 0).then(|| Dnode::new(id, shared.clone(), dn.clone())));
         let os = Arc::new(Objset {
             shared,
             meta,
@@ -280,8 +285,8 @@ impl Objset {
         *self.props.read()
     }
     pub fn set_props(&self, props: WriteProps) {
-        self.shared.copies[0].store(props.copies, Ordering::Relaxed);
-        self.shared.copies[1].store(props.metadata_copies, Ordering::Relaxed);
+        self.shared.copies.store(props.copies, Ordering::Relaxed);
+        self.shared.metadata_copies.store(props.metadata_copies, Ordering::Relaxed);
         self.shared.large_microzap.store(props.large_microzap, Ordering::Relaxed);
         self.shared.prefetch.store(props.prefetch as u8, Ordering::Relaxed);
         *self.props.write() = props;
@@ -309,20 +314,22 @@ impl Objset {
     /// An accounting object (user, group, project).
     pub fn special(&self, id: ObjectId) -> Option<Arc<Dnode>> {
         let i = SPECIAL.iter().position(|s| *s == id)?;
-        self.special.lock()[i].clone()
+        self.special.lock().get(i).cloned().flatten()
     }
 
     /// Makes the accounting objects, as ZAPs yet to be initialised by the caller.
     pub fn create_special(self: &Arc<Self>, tx: &Tx, id: ObjectId, spec: NewObject) -> Option<Arc<Dnode>> {
         let i = SPECIAL.iter().position(|s| *s == id)?;
         let dn = self.new_dnode(tx, id, spec);
-        self.special.lock()[i] = Some(dn.clone());
+        if let Some(place) = self.special.lock().get_mut(i) {
+            *place = Some(dn.clone());
+        }
         Some(dn)
     }
 
     /// Whether `txg` changed anything here.
     pub fn is_dirty(&self, txg: Txg) -> bool {
-        !self.shared.dirty[txg.slot()].lock().is_empty()
+        !self.shared.dirty[txg].lock().is_empty()
     }
 
     /// The object of this number.
@@ -420,7 +427,7 @@ impl Objset {
             inner.head.maxblkid = 0;
             inner.bonus = vec![0; spec.bonuslen].into();
             let (head, bonus) = (inner.head, inner.bonus.clone());
-            let p = &mut inner.pending[tx.txg().slot()];
+            let p = &mut inner.pending[tx.txg()];
             p.head = Some(head);
             p.bonus = Some(bonus);
         }
@@ -570,7 +577,7 @@ impl Objset {
                     Err(e) => return Err(e),
                 };
                 for i in at..end {
-                    let first_slot = used[(i % DNODES_PER_BLOCK) as usize] == Slot::Head;
+                    let first_slot = used.get((i % DNODES_PER_BLOCK) as usize) == Some(&Slot::Head);
                     let freed = self.dnodes.lock().get(&ObjectId(i)).is_some_and(|d| d.is_freed());
                     if first_slot && !freed {
                         return Ok(Some(ObjectId(in_memory.map_or(i, |m| m.min(i)))));
@@ -633,20 +640,15 @@ pub(crate) enum Slot {
 /// Which slots of a dnode block are in use.
 pub(crate) fn used_slots(block: &[u8]) -> [Slot; DNODES_PER_BLOCK as usize] {
     let mut out = [Slot::Free; DNODES_PER_BLOCK as usize];
-    let mut i = 0;
-    while i < out.len() {
-        let Some(head) = block.get(i << DNODE_SHIFT..(i << DNODE_SHIFT) + 16) else { break };
-        if head[0] == 0 {
-            i += 1;
+    let mut slots = out.iter_mut().zip(block.chunks_exact(1 << DNODE_SHIFT));
+    while let Some((slot, dnode)) = slots.next() {
+        // dn_type and dn_extra_slots.
+        let (Some(&otype), Some(&extra)) = (dnode.first(), dnode.get(12)) else { break };
+        if otype == 0 {
             continue;
         }
-        out[i] = Slot::Head;
-        // dn_extra_slots is byte 12 of the dnode.
-        let extra = usize::from(head[12]);
-        for s in out.iter_mut().skip(i + 1).take(extra) {
-            *s = Slot::Tail;
-        }
-        i += 1 + extra;
+        *slot = Slot::Head;
+        slots.by_ref().take(usize::from(extra)).for_each(|(slot, _)| *slot = Slot::Tail);
     }
     out
 }
@@ -661,11 +663,13 @@ pub(crate) fn nblkptr_for(slots: u8, bonustype: u8, bonuslen: usize) -> u8 {
 }
 
 fn decode_slot(block: &[u8], at: usize, sealed: bool) -> Result<Option<DnodePhys>, String> {
-    if used_slots(block)[at] != Slot::Head {
+    if used_slots(block).get(at) != Some(&Slot::Head) {
         return Ok(None);
     }
     let decode = if sealed { DnodePhys::decode_sealed } else { DnodePhys::decode };
-    decode(&block[at << DNODE_SHIFT..], ByteOrder::NATIVE).map(Some).map_err(|e| e.to_string())
+    decode(block.get(at << DNODE_SHIFT..).unwrap_or_default(), ByteOrder::NATIVE)
+        .map(Some)
+        .map_err(|e| e.to_string())
 }
 
 fn free_run(
@@ -683,9 +687,9 @@ fn free_run(
             }
         }
     }
-    taken[0] |= base == 0;
-    let start = (from - base) as usize;
-    (start..=(DNODES_PER_BLOCK - slots) as usize)
-        .find(|&i| taken[i..i + slots as usize].iter().all(|t| !t))
-        .map(|i| base + i as u64)
+    if base == 0 {
+        taken.iter_mut().take(1).for_each(|t| *t = true);
+    }
+    let free = |i: &u64| taken.iter().skip(*i as usize).take(slots as usize).all(|t| !t);
+    (from - base..=DNODES_PER_BLOCK - slots).find(free).map(|i| base + i)
 }

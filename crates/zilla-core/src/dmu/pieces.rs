@@ -32,7 +32,7 @@ impl Inner {
         }
         // Up to the next block in memory only the synced state and the freed ranges count.
         let limit = self.dbufs.range(blkid + 1..).next().map_or(u64::MAX, |(b, _)| *b);
-        for p in &self.pending {
+        for p in self.pending.iter() {
             if let Some((_, end)) = p.frees.iter().find(|(s, e)| (*s..*e).contains(&blkid)) {
                 return Ok((true, end.min(limit)));
             }
@@ -127,23 +127,19 @@ impl Dnode {
 
     /// Copies out what is at `off`. Beyond the last block there are zeroes.
     pub fn read(self: &Arc<Self>, off: u64, out: &mut [u8]) -> Now<()> {
-        let mut done = 0;
-        while done < out.len() {
-            let rest = &mut out[done..];
+        let (mut at, mut rest) = (off, out);
+        while !rest.is_empty() {
             let len = rest.len();
-            let piece =
-                self.piece(off + done as u64, len, |db, within, n| db.read(within, &mut rest[..n]))?;
-            done += match piece {
-                Piece::Copied(n) => n,
-                Piece::Zeroes(n) => {
-                    out[done..done + n].fill(0);
-                    n
-                }
-                Piece::Shared(b, within, n) => {
-                    copy_extended(&b, within, &mut out[done..done + n]);
-                    n
-                }
-            };
+            let piece = self.piece(at, len, |db, within, n| db.read(within, rest.split_at_mut(n).0))?;
+            let (Piece::Copied(n) | Piece::Zeroes(n) | Piece::Shared(_, _, n)) = &piece;
+            let (here, behind) = rest.split_at_mut(*n);
+            at += *n as u64;
+            match piece {
+                Piece::Copied(_) => {}
+                Piece::Zeroes(_) => here.fill(0),
+                Piece::Shared(b, within, _) => copy_extended(&b, within, here),
+            }
+            rest = behind;
         }
         Ok(())
     }

@@ -30,13 +30,15 @@ impl RangeSet {
         }
         let from = self.first_touching(start);
         let to = self.ranges.partition_point(|&(s, _)| s <= end);
-        if from >= to {
+        let touching = self.ranges.get(from..to).and_then(|t| Some((t.first()?.0, t.last()?.1)));
+        let Some((first, last)) = touching else {
             self.ranges.insert(from, (start, end));
             return;
-        }
-        let merged = (self.ranges[from].0.min(start), self.ranges[to - 1].1.max(end));
-        self.ranges[from] = merged;
+        };
         self.ranges.drain(from + 1..to);
+        if let Some(merged) = self.ranges.get_mut(from) {
+            *merged = (first.min(start), last.max(end));
+        }
     }
 
     pub fn remove(&mut self, start: u64, end: u64) {

@@ -114,7 +114,7 @@ impl Faults {
 
     pub fn get(&self) -> FaultCounts {
         let [deferred, avoided, resolved_early, resolved_by_sync, failed, bytes_not_read] =
-            std::array::from_fn(|i| self.counts[i].load(Ordering::Relaxed));
+            self.counts.each_ref().map(|n| n.load(Ordering::Relaxed));
         FaultCounts { deferred, avoided, resolved_early, resolved_by_sync, failed, bytes_not_read }
     }
 }
@@ -138,7 +138,7 @@ impl Resolver {
 
     /// Notes what an objset lacks. The txg takes no more changes, and its sync has not begun.
     pub fn gather(&mut self, os: &Objset) {
-        let dirty = os.shared.dirty[self.txg.slot()].lock().clone();
+        let dirty = os.shared.dirty[self.txg].lock().clone();
         for dn in dirty {
             let mut from = Unbounded;
             while let Some(last) = self.gather_some(&dn, from) {
@@ -150,7 +150,7 @@ impl Resolver {
     /// Looks at some of an object's records; the last of them, if there may be more.
     fn gather_some(&mut self, dn: &Arc<Dnode>, from: std::ops::Bound<u64>) -> Option<u64> {
         let inner = dn.inner.lock();
-        let pending = &inner.pending[self.txg.slot()];
+        let pending = &inner.pending[self.txg];
         if pending.free_object {
             return None;
         }

@@ -209,7 +209,7 @@ impl Dnode {
                     shared += n as u64;
                 }
             } else {
-                self.write(tx, at, &data[done..done + n]);
+                self.write(tx, at, &data.slice(done..done + n));
             }
             done += n;
         }
@@ -263,7 +263,7 @@ fn with_whole_records(off: u64, data: &[Bytes], blksz: u64) -> Cow<'_, [Bytes]> 
 
 fn joined(parts: &[Bytes], len: usize) -> Bytes {
     let mut buf = IoBuf::scratch(len);
-    let mut rest = &mut buf[..];
+    let mut rest = &mut *buf;
     for part in parts {
         let (here, behind) = rest.split_at_mut(part.len());
         here.copy_from_slice(part);

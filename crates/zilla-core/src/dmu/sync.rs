@@ -72,7 +72,7 @@ impl Objset {
     /// one the objset was opened from).
     pub async fn sync(self: &Arc<Self>, txg: Txg, root: BlkPtr) -> Result<ObjsetSync> {
         let props = self.props();
-        let mut dirty = std::mem::take(&mut *self.shared.dirty[txg.slot()].lock());
+        let mut dirty = std::mem::take(&mut *self.shared.dirty[txg].lock());
         let meta = self.prepare_meta(&mut dirty, txg).await?;
         let owner_fn = *self.owner.lock();
         let mut works = Vec::with_capacity(dirty.len());
@@ -134,8 +134,10 @@ impl Objset {
         let mut loads = futures_util::stream::iter(lacking).map(load).buffer_unordered(PREPARE_CONCURRENCY);
         let mut bytes = 0;
         while let Some((i, blkid, loaded)) = loads.next().await {
-            works[i].resolved(blkid, loaded, txg).await?;
-            bytes += usize::from(works[i].phys.datablkszsec) << 9;
+            if let Some(w) = works.get_mut(i) {
+                w.resolved(blkid, loaded, txg).await?;
+                bytes += usize::from(w.phys.datablkszsec) << 9;
+            }
             if bytes >= RESOLVED_BATCH {
                 self.write_blocks(works, txg, props).await?;
                 bytes = 0;
@@ -177,10 +179,10 @@ impl Objset {
         }
         let bps = self.shared.store.write(txg, reqs).await?;
         for (&(i, blkid), bp) in at.iter().zip(bps) {
-            if blkid == Bookmark::SPILL_BLKID {
-                works[i].set_spill(bp, txg);
-            } else {
-                works[i].set(0, blkid, bp, txg);
+            match works.get_mut(i) {
+                Some(w) if blkid == Bookmark::SPILL_BLKID => w.set_spill(bp, txg),
+                Some(w) => w.set(0, blkid, bp, txg),
+                None => {}
             }
         }
         Ok(())
@@ -210,7 +212,9 @@ impl Objset {
             }
             let bps = self.shared.store.write(txg, reqs).await?;
             for (&(i, blkid), bp) in at.iter().zip(bps) {
-                works[i].set(level, blkid, bp, txg);
+                if let Some(w) = works.get_mut(i) {
+                    w.set(level, blkid, bp, txg);
+                }
             }
         }
         for w in works {
@@ -313,7 +317,7 @@ impl Objset {
             let mut inner = w.dn.inner.lock();
             inner.generation += 1;
             inner.phys = w.phys;
-            let frees = std::mem::take(&mut inner.pending[txg.slot()].frees);
+            let frees = std::mem::take(&mut inner.pending[txg].frees);
             let (left, held) = (!w.left.is_empty(), &self.shared.held);
             let keep = self.props().keep || zilla_ondisk::object_type::is_metadata(inner.head.otype);
             inner.freed(&frees, w.left, held);
@@ -461,9 +465,9 @@ async fn prepare(
 ) -> Result<Work> {
     let (pending, phys, held, damaged) = {
         let mut inner = dn.inner.lock();
-        let p = std::mem::take(&mut inner.pending[txg.slot()]);
+        let p = std::mem::take(&mut inner.pending[txg]);
         // Its frees still count for blocks that are first touched while this sync runs.
-        inner.pending[txg.slot()].frees = p.frees.clone();
+        inner.pending[txg].frees = p.frees.clone();
         (p, inner.phys.clone(), inner.held.frees.clone(), inner.held.damaged())
     };
     let mut w = Work::new(dn, phys);
@@ -494,7 +498,7 @@ async fn prepare(
         w.phys.sealed_bonuslen = pending.sealed_bonuslen;
         #[cfg(feature = "planted")]
         if crate::planted::is(crate::planted::Bug::BonusAhead)
-            && let Some(newer) = &w.dn.inner.lock().pending[txg.next().slot()].bonus
+            && let Some(newer) = &w.dn.inner.lock().pending[txg.next()].bonus
         {
             w.phys.bonus = newer.to_vec();
         }

@@ -346,7 +346,7 @@ impl DslPool {
         while (out.len() as u64) < p.num_subobjs {
             let at = out.len() as u64 * 8;
             let n = (p.num_subobjs * 8 - at).min(raw.len() as u64) as usize;
-            let part = &mut raw[..n];
+            let part = raw.split_at_mut(n).0;
             dn.read_wait(at, part).await?;
             for id in part.as_chunks::<8>().0.iter().map(|c| u64::from_ne_bytes(*c)) {
                 // No list is a part of another one twice, so there are no more of them than

@@ -4,7 +4,7 @@ use super::dir::DslDir;
 use crate::dmu::{Dnode, Objset};
 use crate::error::{Error, Result};
 use crate::txg::Tx;
-use crate::types::{Bookmark, TXG_SIZE};
+use crate::types::{Bookmark, PerTxg};
 use crate::zap::Zap;
 use event_listener::Event;
 use parking_lot::{Mutex, RwLock};
@@ -61,8 +61,8 @@ pub struct DslDataset {
     pub(super) rewrite_root: AtomicBool,
     /// The last txg that its livelist tells of.
     pub(super) noted_txg: AtomicU64,
-    /// How far a receive has come, by the slot of the txg that has it.
-    pub(super) reached: Mutex<[Option<super::resume::Reached>; TXG_SIZE]>,
+    /// How far a receive has come, by the txg that has it.
+    pub(super) reached: Mutex<PerTxg<Option<super::resume::Reached>>>,
 }
 
 impl DslDataset {

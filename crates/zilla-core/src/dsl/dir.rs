@@ -8,7 +8,7 @@ use super::bpobj::{Delta, Space};
 use crate::dmu::Dnode;
 use crate::error::{Error, Result};
 use crate::txg::Tx;
-use crate::types::{Bookmark, TXG_SIZE};
+use crate::types::{Bookmark, PerTxg, Txg};
 use crate::zap::Zap;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct DslDir {
     /// The txg of the snapshot this is a clone of; blocks born before it are not ours.
     pub(crate) origin_txg: AtomicU64,
     /// Space that transactions of open txgs may still use.
-    towrite: [AtomicU64; TXG_SIZE],
+    towrite: PerTxg<AtomicU64>,
     pub(super) gone: AtomicBool,
 }
 
@@ -34,6 +34,13 @@ pub struct DslDir {
 /// [`crate::check`] tells.
 fn add(v: &mut u64, delta: i64) {
     *v = v.saturating_add_signed(delta);
+}
+
+/// The same of one kind (`DD_USED_*`).
+fn add_kind(p: &mut DslDirPhys, kind: usize, delta: i64) {
+    if let Some(used) = p.used_breakdown.get_mut(kind) {
+        add(used, delta);
+    }
 }
 
 impl DslDir {
@@ -140,7 +147,7 @@ impl DslDir {
             let accounted = DslDir::parent_delta(p, d.used);
             DslDir::count(p, d);
             if p.flags & DD_FLAG_USED_BREAKDOWN != 0 {
-                add(&mut p.used_breakdown[kind], d.used);
+                add_kind(p, kind, d.used);
             }
             accounted
         });
@@ -163,8 +170,8 @@ impl DslDir {
             let accounted = DslDir::parent_delta(p, d.used);
             DslDir::count(p, d);
             if p.flags & DD_FLAG_USED_BREAKDOWN != 0 {
-                add(&mut p.used_breakdown[old], d.used - to_new);
-                add(&mut p.used_breakdown[new], to_new);
+                add_kind(p, old, d.used - to_new);
+                add_kind(p, new, to_new);
             }
             accounted
         });
@@ -180,8 +187,8 @@ impl DslDir {
             return;
         }
         self.change(tx, |p| {
-            add(&mut p.used_breakdown[old], -delta);
-            add(&mut p.used_breakdown[new], delta);
+            add_kind(p, old, -delta);
+            add_kind(p, new, delta);
         });
     }
 
@@ -207,11 +214,11 @@ impl DslDir {
     }
 
     pub(super) fn add_towrite(&self, tx: &Tx, bytes: u64) {
-        self.towrite[tx.txg().slot()].fetch_add(bytes, Ordering::Relaxed);
+        self.towrite[tx.txg()].fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// The txg of this slot is synced: what it might use it has used.
-    pub(super) fn clear_towrite(&self, slot: usize) {
-        self.towrite[slot].store(0, Ordering::Relaxed);
+    /// The txg is synced: what it might use it has used.
+    pub(super) fn clear_towrite(&self, txg: Txg) {
+        self.towrite[txg].store(0, Ordering::Relaxed);
     }
 }

@@ -32,6 +32,8 @@
 //! Pools of all versions are written, as they are ([`upgrade`]); but what a file uses is counted in
 //! bytes also in versions 1 and 2, whose software took sectors for it.
 
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
+
 mod bookmark;
 pub mod bpobj;
 mod bptree;

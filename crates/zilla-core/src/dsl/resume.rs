@@ -146,7 +146,7 @@ impl DslPool {
     /// Writes how far a receive has come with the txg it belongs to. Where something of it could
     /// not be put on disk it goes on from before that: who resumes it must be told that again.
     pub(super) async fn sync_resume(&self, tx: &Tx, ds: &DslDataset) -> Result<()> {
-        let reached = ds.reached.lock()[tx.txg().slot()].take().filter(|r| r.txg == tx.txg());
+        let reached = ds.reached.lock()[tx.txg()].take().filter(|r| r.txg == tx.txg());
         let (Some(r), Some(zap)) = (reached, ds.zap()) else { return Ok(()) };
         if ds.open_objset().is_some_and(|os| os.check_held().is_err()) {
             return Ok(());
@@ -171,6 +171,6 @@ impl DslPool {
 impl DslDataset {
     /// Notes how far a receive has come, to be written with the data of that txg.
     pub fn reached(&self, r: Reached) {
-        self.reached.lock()[r.txg.slot()] = Some(r);
+        self.reached.lock()[r.txg] = Some(r);
     }
 }

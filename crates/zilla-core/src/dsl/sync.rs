@@ -265,7 +265,7 @@ impl DslPool {
     /// Estimates of what `txg` might use are replaced by what it used.
     pub fn forget_estimates(&self, txg: Txg) {
         for d in self.open_dirs() {
-            d.clear_towrite(txg.slot());
+            d.clear_towrite(txg);
         }
     }
 

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use zilla_ondisk::blkptr::Dva;
 
-/// A log stays on a disk that turns for so many times what other data do: to change costs half of a
-/// turn, which passes 500 KiB.
+/// A log stays on a rotational disk for so many times what other data do: to change costs half of a
+/// rotation, in which 500 KiB pass.
 const LOG_STAY: u64 = 16;
 
 /// Every log block counts for so many bytes more: a device is not busy with the bytes alone.

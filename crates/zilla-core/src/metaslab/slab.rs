@@ -33,7 +33,7 @@ const BEST_FIT_LARGEST: u64 = 128 << 10;
 /// How many ranges are looked at behind the last allocation.
 const SEARCH: usize = 128;
 
-/// Where a disk turns, a place for what is written after a pause has so much free behind it: what
+/// On a rotational disk, a place for what is written after a pause has so much free behind it: what
 /// comes next follows it there.
 const RUN: u64 = 2 << 20;
 /// And where it goes if there is none near. A power of two, so that a metaslab's weight tells

@@ -80,7 +80,7 @@ pub struct VdevSpec {
     /// Disks whose bandwidth adds up (without parity): how much larger its turns are than a single
     /// disk's.
     pub data_disks: u64,
-    /// Whether some of its devices are said to turn.
+    /// Whether some of its devices are said to be rotational.
     pub rotational: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Whether some are seen to.
     pub turns: Arc<dyn Fn() -> bool + Send + Sync>,
@@ -498,7 +498,7 @@ impl Group {
         Found::Nothing
     }
 
-    /// A place for a log block on a device of its own that is not said to turn. A log that stays in
+    /// A place for a log block on a device of its own that is not rotational. A log that stays in
     /// as little space as it can be in is for the best of simple flash, which keeps few erase units
     /// open and takes long to change to another, of SSDs, which have the rest to themselves, and of
     /// image files, which grow no further.

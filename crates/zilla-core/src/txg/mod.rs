@@ -595,7 +595,7 @@ impl TxgState {
     }
 
     /// For the sync task: waits up to `timeout` or until someone is in a hurry.
-    pub(crate) async fn wait_for_work(&self, timeout: Duration) {
+    pub async fn wait_for_work(&self, timeout: Duration) {
         let deadline = self.env.clock.now() + timeout;
         loop {
             let listener = self.hurried.listen();
@@ -613,7 +613,7 @@ impl TxgState {
 
     /// For the sync task: closes the open txg, opens the next and returns the closed one once
     /// nobody holds it.
-    pub(crate) async fn quiesce(&self) -> Txg {
+    pub async fn quiesce(&self) -> Txg {
         let closing = {
             let mut st = self.state.lock();
             let closing = st.open;
@@ -649,7 +649,7 @@ impl TxgState {
     }
 
     /// For the sync task: `txg` is on stable storage.
-    pub(crate) fn done(&self, txg: Txg) {
+    pub fn done(&self, txg: Txg) {
         self.state.lock().synced = txg;
         let freed = self.dirty[txg.slot()].swap(0, Ordering::Relaxed);
         self.whole[txg.slot()].store(0, Ordering::Relaxed);

@@ -5,6 +5,8 @@
 //! error of its leaf once it is known which leaf that was: in a mirror at once; in a RAID-Z, where
 //! one sum covers all columns, when the block was found (`read_columns.rs`).
 
+#![deny(clippy::unwrap_used, clippy::indexing_slicing)]
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

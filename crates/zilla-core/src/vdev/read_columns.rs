@@ -9,6 +9,9 @@
 //! A dRAID's parity covers its *tails* as well, sectors behind a column that hold nothing, and a
 //! sequential rebuild computes from them. Nothing else reads them, so who checks every copy sees to
 //! it that they are zeros.
+//!
+//! Columns are known by their numbers in the block's [`Map`], and all that is kept of them is as
+//! long as that; no number that was read indexes anything.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -261,9 +264,11 @@ impl<'a> Reader<'a> {
                 for &i in run {
                     let (size, tail) = (map.cols[i].size as usize, row.tails[i] as usize);
                     match &result {
-                        Some(Ok(data)) => {
-                            row.cols[i] = Some(data.slice(at..at + size));
-                            if !is_zero(&data[at + size..at + size + tail]) {
+                        Some(Ok(data)) if data.len() >= at + size + tail => {
+                            let mut own = data.slice(at..at + size + tail);
+                            let behind = own.split_off(size);
+                            row.cols[i] = Some(own);
+                            if !is_zero(&behind) {
                                 row.dirty.push(i);
                             }
                         }
@@ -272,7 +277,7 @@ impl<'a> Reader<'a> {
                             row.why = format!("{path}: {e}");
                             row.failed.push(i);
                         }
-                        None => row.failed.push(i),
+                        Some(Ok(_)) | None => row.failed.push(i),
                     }
                     at += size + tail;
                 }

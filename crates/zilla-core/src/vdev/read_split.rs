@@ -5,6 +5,8 @@
 //! it: if it does not fit, nobody knows which piece is bad, and combinations of the pieces' sides
 //! are tried until it does. Then the sides that differ are the ones that lied.
 
+#![deny(clippy::unwrap_used, clippy::indexing_slicing)]
+
 use std::sync::Arc;
 
 use bytes::Bytes;

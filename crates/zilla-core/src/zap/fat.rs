@@ -326,7 +326,7 @@ impl<'a> Edit<'a> {
         }
         let shared = &self.dn.shared;
         let bytes = (self.blocks.len() as u64) << self.fat.shift;
-        tx.promise(tx.worst(bytes, shared.copies[1].load(Ordering::Relaxed)));
+        tx.promise(tx.worst(bytes, shared.metadata_copies.load(Ordering::Relaxed)));
         match shared.store.has_room(0, Leave::Eighth) {
             true => Ok(()),
             false => Err(Error::os(Errno::NoSpc, "no space left for a larger pointer table").into()),

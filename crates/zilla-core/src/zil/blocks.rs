@@ -5,34 +5,8 @@
 //! of thousands with a fast log device: so each has a number, and those whose waiters were told,
 //! which are always the first ones, are not looked at again until they are freed.
 
-use super::commit::Waiter;
-use super::route::Trip;
-use crate::types::Txg;
+use super::states::{Issued, Lwb};
 use std::collections::VecDeque;
-use std::sync::Arc;
-use zilla_ondisk::blkptr::BlkPtr;
-
-/// A log block, from its allocation until it is freed (the name is OpenZFS's).
-pub(super) struct Lwb {
-    pub bp: BlkPtr,
-    pub alloc_txg: u64,
-    /// The txg in which its successor was allocated; 0 as long as it is not written.
-    pub issued_txg: u64,
-    /// The highest txg of its records.
-    pub max_txg: u64,
-    /// Its write is over, well or not.
-    pub done: bool,
-    pub waiters: Vec<Arc<Waiter>>,
-    /// Of the train that ends here.
-    pub trip: Option<Box<Trip>>,
-}
-
-impl Lwb {
-    pub(super) fn new(bp: BlkPtr, alloc_txg: Txg) -> Lwb {
-        let (waiters, trip) = (Vec::new(), None);
-        Lwb { bp, alloc_txg: alloc_txg.0, issued_txg: 0, max_txg: 0, done: false, waiters, trip }
-    }
-}
 
 #[derive(Default)]
 pub(super) struct Blocks {
@@ -54,11 +28,6 @@ impl Blocks {
 
     pub(super) fn first(&self) -> Option<&Lwb> {
         self.blocks.front()
-    }
-
-    /// Whether the first one's waiters were told.
-    pub(super) fn first_is_settled(&self) -> bool {
-        self.settled > self.gone
     }
 
     pub(super) fn pop_first(&mut self) {
@@ -86,10 +55,10 @@ impl Blocks {
 
     /// The first block of which they were not, if its write is over. It counts as settled from now
     /// on.
-    pub(super) fn settle(&mut self) -> Option<&mut Lwb> {
-        let l = self.blocks.get_mut((self.settled - self.gone) as usize).filter(|l| l.done)?;
+    pub(super) fn settle(&mut self) -> Option<Issued> {
+        let issued = self.blocks.get_mut((self.settled - self.gone) as usize)?.settle()?;
         self.settled += 1;
-        Some(l)
+        Some(issued)
     }
 
     /// Takes all.
@@ -102,7 +71,10 @@ impl Blocks {
 
 #[cfg(test)]
 mod tests {
+    use super::super::states::Cargo;
     use super::*;
+    use crate::types::Txg;
+    use zilla_ondisk::blkptr::BlkPtr;
 
     #[test]
     fn numbers_stay_and_only_the_first_ones_settle() {
@@ -110,18 +82,21 @@ mod tests {
         for txg in 1..=4 {
             b.push(Lwb::new(BlkPtr::ZERO, Txg(txg)));
         }
-        assert!(b.settle().is_none() && !b.first_is_settled());
-        b.get_mut(1).unwrap().done = true;
-        assert!(b.settle().is_none(), "the one before it is on its way");
-        b.get_mut(0).unwrap().done = true;
-        assert_eq!(b.settle().unwrap().alloc_txg, 1);
-        assert_eq!(b.settle().unwrap().alloc_txg, 2);
-        assert!(b.settle().is_none() && b.first_is_settled());
-        assert_eq!(b.unsettled().map(|l| l.alloc_txg).collect::<Vec<_>>(), [3, 4]);
+        let issue = |b: &mut Blocks, n| b.get_mut(n).unwrap().issue(Txg(9), Txg(n), Cargo::default());
+        let settle = |b: &mut Blocks| b.settle().map(|i| i.max_txg);
+        issue(&mut b, 0);
+        issue(&mut b, 1);
+        assert_eq!(settle(&mut b), None);
+        b.get_mut(1).unwrap().written();
+        assert_eq!(settle(&mut b), None, "the one before it is on its way");
+        b.get_mut(0).unwrap().written();
+        assert_eq!((settle(&mut b), settle(&mut b)), (Some(Txg(0)), Some(Txg(1))));
+        assert!(settle(&mut b).is_none() && b.first().unwrap().is_over(Txg(9), false));
+        assert_eq!(b.unsettled().map(|l| l.alloc_txg.0).collect::<Vec<_>>(), [3, 4]);
         b.pop_first();
         b.pop_first();
-        assert!(!b.first_is_settled());
-        assert_eq!(b.get_mut(3).unwrap().alloc_txg, 4);
+        assert!(!b.first().unwrap().is_over(Txg(9), false));
+        assert_eq!(b.get_mut(3).unwrap().alloc_txg, Txg(4));
         assert!(b.get_mut(1).is_none(), "it is gone");
         // One that goes unsettled, with a chain that is given back.
         b.pop_first();

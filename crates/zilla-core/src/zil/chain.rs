@@ -19,12 +19,12 @@ use zilla_ondisk::zil::{LogBlock, LogRecord, ZIL_CLAIM_LR_SEQ_VALID, ZIL_ZC_SEQ,
 const TRIES: usize = 8;
 
 pub(super) async fn read(store: &dyn BlockStore, bp: BlkPtr, bookmark: Bookmark) -> Result<Bytes> {
-    let mut result = store.read_log(bp, bookmark).await;
+    let mut result = store.log().read_log(bp, bookmark).await;
     for _ in 1..TRIES {
         if matches!(result, Ok(_) | Err(Error::Corrupt(_))) {
             break;
         }
-        result = store.read_log(bp, bookmark).await;
+        result = store.log().read_log(bp, bookmark).await;
     }
     result
 }

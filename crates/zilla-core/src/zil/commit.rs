@@ -2,16 +2,16 @@
 //!
 //! Whoever wants a commit joins those who wait. The first of them is the driver: it takes all who
 //! wait, with all records that matter to any of them, packs these into one block (or several;
-//! [`super::pack`]), sends it off, sees it home and tells them that it is stable. Before the last
-//! block leaves, another may take over: while one train is on its way the next is filled and sent;
-//! only when two are under way does the driver wait, and whoever comes meanwhile rides with it.
-//! With more than two log vdevs one train for each may be under way, as blocks go to whichever was
-//! given least; more would only be smaller ones in a queue. (Trains that wait for data in place do
-//! not keep such a device busy, and are not counted.) Where a disk turns there is one, for each
-//! flush costs it part of a turn, and it waits a moment for those whom the last brought home
-//! ([`super::returns`]); several such disks may share it ([`super::stripes`]). So a lone committer
-//! waits for one write and one flush, and many share them. Large data go as several blocks, all on
-//! their way at once.
+//! [`super::pack`]), sends it off, waits until it is stable and tells them. Before the last block
+//! leaves, another may take over: while one train is on its way the next is filled and sent; only
+//! when two are under way does the driver wait, and whoever commits meanwhile joins it. With more
+//! than two log vdevs one train for each may be under way, as blocks go to whichever was given
+//! least; more would only be smaller ones in a queue. (Trains that wait for data in place do not
+//! keep such a device busy, and are not counted.) On a rotational disk one is under way at a time,
+//! for each flush costs a part of a rotation, and it is delayed a moment for those who were told by
+//! the last ([`super::delay`]); several such disks may share it ([`super::stripes`]). So a lone
+//! committer waits for one write and one flush, and many share them. Large data go as several
+//! blocks, all on their way at once.
 //!
 //! A driver does its work itself, not by a task: the last block's write and flush may then be
 //! system calls of its own thread ([`zilla_env::waiting_here`]), and a lone commit wakes nobody. If
@@ -20,19 +20,19 @@
 //! A train has arrived when its blocks and all blocks before them are stable. If a block cannot be
 //! allocated or written, it and everything behind it are worth nothing: who waits for them waits
 //! for the txg instead, and so does everybody else until that txg is synced
-//! ([`super::log::State::lost_txg`]); then a new chain begins.
+//! ([`State::lost_txg`](super::log::State)); then a new chain begins. [`super::states`] has the
+//! whole table.
 
 use super::itx::Itx;
 use super::log::{SAXATTR, State, Zilog};
 use super::pack::{BlockOnItsWay, MAX_BLOCKS, Sent, Train};
-use super::route::Trip;
-use crate::error::{Error, Result};
+use super::route::Sample;
+use super::states::{Outcome, Waiter};
+use crate::error::Result;
 use crate::types::Txg;
 use crate::zio::LogWritten;
-use event_listener::Event;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, OptionFuture, select};
-use parking_lot::Mutex;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,45 +43,6 @@ use zilla_ondisk::enums::SPA_VERSION_SLIM_ZIL;
 
 /// Trains that may be under way at once, however many log vdevs there are.
 const MAX_TRAINS: usize = 16;
-
-/// How a commit ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    Stable,
-    /// What it waits for will be stable with this txg.
-    WithTxg(Txg),
-}
-
-/// Someone who waits for a commit.
-pub(super) struct Waiter {
-    /// Whose waiting records are to be written, too; None: everybody's.
-    object: Option<u64>,
-    /// Everything it waits for was done in this txg or before.
-    open: Txg,
-    outcome: Mutex<Option<Outcome>>,
-    event: Event,
-}
-
-impl Waiter {
-    pub(super) fn new(open: Txg) -> Arc<Waiter> {
-        Arc::new(Waiter { object: None, open, outcome: Mutex::new(None), event: Event::new() })
-    }
-
-    fn finish(&self, outcome: Outcome) {
-        *self.outcome.lock() = Some(outcome);
-        self.event.notify(usize::MAX);
-    }
-
-    pub(super) async fn wait(&self) -> Outcome {
-        loop {
-            let listener = self.event.listen();
-            if let Some(o) = *self.outcome.lock() {
-                return o;
-            }
-            listener.await;
-        }
-    }
-}
 
 /// A train that someone sends who waits for it; when he goes away it goes on without him.
 struct Driven {
@@ -177,7 +138,7 @@ impl Zilog {
         let synced = self.synced();
         let able = {
             let st = self.state.lock();
-            !st.lwbs.is_empty() && st.destroy_txg.max(st.begun_txg) <= synced.0 && !st.broken
+            st.chain.begun().is_some_and(|txg| txg.max(st.chain.given_back_in()) <= synced)
         };
         if !able || self.is_disabled() {
             return;
@@ -192,20 +153,20 @@ impl Zilog {
         let mut st = self.state.lock();
         // Blocks as older pools have them are read here and not written.
         let old = self.ctx.version() < SPA_VERSION_SLIM_ZIL;
-        if st.suspended > 0 || st.abandoned || !self.is_started() || old {
+        if st.suspended > 0 || st.chain.is_abandoned() || !self.is_started() || old {
             return Joined::Txg(open);
         }
-        let lost = Txg(st.lost_txg);
-        let idle = st.waiting.is_empty() && !st.packing && st.blocks_in_flight == 0;
+        let lost = st.lost_txg;
+        let trains = &st.trains;
+        let idle = trains.waiting().is_empty() && !trains.is_packing() && st.chain.on_their_way() == 0;
         if idle && !self.itxs.pending(synced, object) {
             return if lost > synced { Joined::Txg(lost) } else { Joined::Idle };
         }
-        let waiter = Arc::new(Waiter { object, open, outcome: Mutex::new(None), event: Event::new() });
-        st.waiting.push(waiter.clone());
-        if st.driving && st.returns.complete(st.waiting.len()) {
+        let waiter = Waiter::new(object, open);
+        let first = st.trains.join(waiter.clone());
+        if !first && st.delay.complete(st.trains.waiting().len()) {
             self.changed.notify(usize::MAX);
         }
-        let first = !std::mem::replace(&mut st.driving, true);
         let driven = first.then(|| Driven { env: self.ctx.env.clone(), work: Some(self.driver()) });
         Joined::Waiter(waiter, driven)
     }
@@ -219,7 +180,7 @@ impl Zilog {
         self.clone().drive().boxed()
     }
 
-    /// Sends a train, if anybody waits for one, and sees it home.
+    /// Sends a train, if anybody waits for one, and waits until it is stable.
     async fn drive(self: Arc<Self>) {
         self.go_easy().await;
         loop {
@@ -235,18 +196,13 @@ impl Zilog {
                 // has no gaps.
                 Step::Txg(txg) => {
                     if self.ctx.txgs.wait_synced(txg).await.is_err() {
-                        let waiting = std::mem::take(&mut self.state.lock().waiting);
+                        let waiting = self.state.lock().trains.dismiss();
                         waiting.iter().for_each(|w| w.finish(Outcome::WithTxg(w.open)));
                     }
                 }
                 Step::Send(train) => {
                     let last = self.send(train).await;
-                    let more = {
-                        let mut st = self.state.lock();
-                        st.packing = false;
-                        st.driving = !st.waiting.is_empty();
-                        st.driving
-                    };
+                    let more = self.state.lock().trains.packed();
                     self.changed.notify(usize::MAX);
                     if more {
                         // They came while this was packed: nobody among them knows that he is to
@@ -262,40 +218,38 @@ impl Zilog {
 
     fn next_step(&self) -> Step {
         let mut st = self.state.lock();
-        if st.waiting.is_empty() {
-            st.driving = false;
+        if st.trains.rest() {
             return Step::Rest;
         }
-        let shape = self.store.log_shape();
+        let shape = self.store.log().shape();
         let most = shape.trains.min(MAX_TRAINS);
-        if st.trains_in_flight >= most || st.blocks_in_flight >= MAX_BLOCKS {
+        if st.trains.under_way() >= most || st.chain.on_their_way() >= MAX_BLOCKS {
             return Step::Room;
         }
-        let waiting = st.waiting.len();
+        let waiting = st.trains.waiting().len();
         // Where two may be under way, those who come later have theirs as soon.
         if most == 1
-            && let Some(left) = st.returns.wait(self.ctx.env.now(), waiting)
+            && let Some(left) = st.delay.wait(self.ctx.env.now(), waiting)
         {
             return Step::Gather(left);
         }
         let synced = self.synced();
-        for w in &st.waiting {
+        for w in st.trains.waiting() {
             self.itxs.make_ready(synced, w.object);
         }
         // In a frozen pool no txg makes anything stable: what is in no record is lost.
         let frozen = self.ctx.is_frozen(self.ctx.txgs.open());
         if !frozen {
-            st.lost_txg = st.lost_txg.max(self.itxs.barrier(synced));
-            if st.lost_txg > synced.0 {
-                return Step::Txg(Txg(st.lost_txg));
+            st.lose(self.itxs.barrier(synced));
+            if st.lost_txg > synced {
+                return Step::Txg(st.lost_txg);
             }
-            let until = st.waiting.iter().map(|w| w.open).min();
+            let until = st.trains.waiting().iter().map(|w| w.open).min();
             if let Some(txg) = until.and_then(|until| self.near_sync(until, synced)) {
                 return Step::Txg(txg);
             }
         }
-        st.packing = true;
-        let waiters = std::mem::take(&mut st.waiting);
+        let waiters = st.trains.pack();
         let mut itxs = self.itxs.take_ready(synced);
         if frozen {
             itxs.retain(|i| !i.is_barrier());
@@ -303,12 +257,12 @@ impl Zilog {
         // One may have come in between: from there on all must wait for its txg.
         if let Some(at) = itxs.iter().position(Itx::is_barrier) {
             let lost = itxs.split_off(at).iter().map(|i| i.txg).max();
-            st.lost_txg = st.lost_txg.max(lost.unwrap_or(0));
+            st.lose(Txg(lost.unwrap_or(0)));
         }
         Step::Send(Train { waiters, itxs, vdevs: shape.stripes, one_at_a_time: most == 1, syncing: None })
     }
 
-    /// Sends all of a train but its last block, which remains to be seen home.
+    /// Sends all of a train but its last block, whose write is left to the caller.
     async fn send(self: &Arc<Self>, mut train: Train) -> Option<BlockOnItsWay> {
         if train.itxs.is_empty() {
             self.follow(train.waiters);
@@ -323,7 +277,7 @@ impl Zilog {
             self.follow(train.waiters);
             return None;
         }
-        let max_txg = train.itxs.iter().map(|i| i.txg).max().unwrap_or(0);
+        let max_txg = Txg(train.itxs.iter().map(|i| i.txg).max().unwrap_or(0));
         let sent = match ready {
             Ok(()) => {
                 self.fill().await;
@@ -337,23 +291,19 @@ impl Zilog {
             Ok(last) => Some(last),
             Err(e) => {
                 tracing::debug!(objset = self.objset, error = %e, "a commit waits for its txg");
-                let mut st = self.state.lock();
-                st.lost_txg = st.lost_txg.max(max_txg);
-                drop(st);
+                self.state.lock().lose(max_txg);
                 for w in train.waiters {
-                    w.finish(Outcome::WithTxg(w.open.max(Txg(max_txg))));
+                    w.finish(Outcome::WithTxg(w.open.max(max_txg)));
                 }
                 None
             }
         }
     }
 
-    /// For those who have nothing to write: what others write for them must still arrive.
-    fn follow(&self, waiters: Vec<Arc<Waiter>>) {
+    /// For those who have nothing to write: what others write for them must still become stable.
+    fn follow(&self, mut waiters: Vec<Arc<Waiter>>) {
         let mut st = self.state.lock();
-        let last = st.lwbs.unsettled().rev().find(|l| l.issued_txg != 0);
-        if let Some(l) = last {
-            l.waiters.extend(waiters);
+        if st.chain.follow(&mut waiters) {
             return;
         }
         let outcome = self.outcome(&st);
@@ -362,20 +312,18 @@ impl Zilog {
     }
 
     fn outcome(&self, st: &State) -> Outcome {
-        if st.lost_txg > self.synced().0 { Outcome::WithTxg(Txg(st.lost_txg)) } else { Outcome::Stable }
+        if st.lost_txg > self.synced() { Outcome::WithTxg(st.lost_txg) } else { Outcome::Stable }
     }
 
     /// Makes sure that there is a block to write to, and that the header on disk leads to it.
     async fn ensure_chain(&self) -> Result<()> {
-        let destroy_txg = {
+        let given_back = {
             let st = self.state.lock();
-            if st.broken {
-                return Err(Error::os(crate::error::Errno::Io, "the log is broken until the next txg"));
-            }
-            st.destroy_txg
+            st.chain.not_broken()?;
+            st.chain.given_back_in()
         };
-        if destroy_txg > self.synced().0 {
-            self.ctx.txgs.wait_synced(Txg(destroy_txg)).await?;
+        if given_back > self.synced() {
+            self.ctx.txgs.wait_synced(given_back).await?;
         }
         self.fill().await;
         let begun = self.begin_if_none().await;
@@ -388,8 +336,9 @@ impl Zilog {
     async fn begin_if_none(&self) -> Result<Txg> {
         {
             let st = self.state.lock();
-            if !st.lwbs.is_empty() {
-                return Ok(Txg(st.begun_txg));
+            st.chain.not_broken()?;
+            if let Some(txg) = st.chain.begun() {
+                return Ok(txg);
             }
         }
         let tx = self.ctx.txgs.assign_now()?;
@@ -415,7 +364,7 @@ impl Zilog {
                 if let Some(tracer) = self.ctx.store.tracer() {
                     tracer.log_block(self.objset, w.bytes, w.write + w.flush);
                 }
-                if sent.ends_train && !sent.separate && self.store.has_log_device() {
+                if sent.ends_train && !sent.separate && self.store.log().has_device() {
                     self.ctx.log.throttle.went_to_pool(w.write + w.flush);
                 }
             }
@@ -424,21 +373,19 @@ impl Zilog {
                 tracing::warn!(objset = self.objset, error = %e, "a log block cannot be written");
             }
         }
-        let (mut told, mut home) = (Vec::new(), Vec::new());
+        let (mut told, mut samples) = (Vec::new(), Vec::new());
         {
             let mut st = self.state.lock();
-            st.blocks_in_flight -= 1;
-            st.trains_in_flight -= usize::from(sent.counted);
-            st.broken |= result.is_err();
-            if let Some(l) = st.lwbs.get_mut(number) {
-                l.done = true;
+            st.chain.written(number, result.is_ok());
+            if sent.counted {
+                st.trains.arrive();
             }
-            self.settle(&mut st, &mut told, &mut home);
+            self.settle(&mut st, &mut told, &mut samples);
             if let Ok(w) = &result
                 && !told.is_empty()
             {
-                let waiting = st.waiting.len();
-                st.returns.arrived(self.ctx.env.now(), w.write + w.flush, told.len(), waiting);
+                let waiting = st.trains.waiting().len();
+                st.delay.stable(self.ctx.env.now(), w.write + w.flush, told.len(), waiting);
             }
         }
         // The next train's driver first: it has the most to do.
@@ -446,30 +393,24 @@ impl Zilog {
         for (w, outcome) in told {
             w.finish(outcome);
         }
-        home.into_iter().for_each(|trip| trip.arrived());
+        samples.into_iter().for_each(Sample::stable);
     }
 
     /// Tells who waits, in the order of the chain, up to the first block that is on its way.
-    fn settle(&self, st: &mut State, told: &mut Vec<(Arc<Waiter>, Outcome)>, home: &mut Vec<Trip>) {
+    fn settle(&self, st: &mut State, told: &mut Vec<(Arc<Waiter>, Outcome)>, samples: &mut Vec<Sample>) {
         // While a chain is broken nothing of it counts: the header on disk may still lead to the
         // block that was lost.
-        let lost = st.broken;
-        let mut lost_txg = st.lost_txg;
-        let synced = self.synced().0;
-        while let Some(l) = st.lwbs.settle() {
-            home.extend(l.trip.take().filter(|_| !lost).map(|trip| *trip));
+        let lost = st.chain.is_broken();
+        while let Some(issued) = st.chain.settle() {
+            samples.extend(issued.cargo.sample.filter(|_| !lost).map(|sample| *sample));
             if lost {
-                lost_txg = lost_txg.max(l.max_txg);
+                st.lose(issued.max_txg);
             }
-            for w in l.waiters.drain(..) {
-                let outcome = match lost {
-                    true => Outcome::WithTxg(w.open.max(Txg(lost_txg))),
-                    false if lost_txg > synced => Outcome::WithTxg(Txg(lost_txg)),
-                    false => Outcome::Stable,
-                };
-                told.push((w, outcome));
-            }
+            let outcome = self.outcome(st);
+            told.extend(issued.cargo.waiters.into_iter().map(|w| {
+                let outcome = if lost { Outcome::WithTxg(w.open.max(st.lost_txg)) } else { outcome };
+                (w, outcome)
+            }));
         }
-        st.lost_txg = lost_txg;
     }
 }

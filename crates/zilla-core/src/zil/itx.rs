@@ -142,12 +142,12 @@ impl Itxs {
         any
     }
 
-    /// The highest txg of changes in the next commit for which there are no records.
-    pub(super) fn barrier(&self, synced: Txg) -> u64 {
-        let mut txg = 0;
+    /// The highest txg of changes in the next commit for which there are no records; 0: none.
+    pub(super) fn barrier(&self, synced: Txg) -> Txg {
+        let mut txg = Txg(0);
         self.each(synced, |g| {
             if g.ready.iter().any(Itx::is_barrier) {
-                txg = g.txg;
+                txg = Txg(g.txg);
             }
         });
         txg

@@ -31,11 +31,10 @@
 //! **If the log cannot be written** (no space, devices fail) the bytes are in memory only until the
 //! next txg, which tries again.
 
-use super::blocks::Lwb;
-use super::commit::Waiter;
 use super::itx::Itx;
 use super::log::Zilog;
 use super::pack::Train;
+use super::states::Waiter;
 use crate::dmu::{Kept, KeptPart, Objset};
 use crate::error::{Errno, Error, Result};
 use crate::types::Txg;
@@ -97,10 +96,10 @@ impl Zilog {
         let (mut after, mut frees) = (header, Vec::new());
         {
             let mut st = self.state.lock();
-            if st.abandoned {
+            if st.chain.is_abandoned() {
                 return false;
             }
-            self.advance(&mut st, &mut after, txg, &mut frees);
+            st.advance(&mut after, txg, &mut frees);
         }
         frees.iter().for_each(|bp| self.ctx.free(bp));
         if after != header {
@@ -117,17 +116,16 @@ impl Zilog {
     ) -> Result<()> {
         let begin = {
             let st = self.state.lock();
-            if st.abandoned || st.lwbs.is_empty() && !header.log.is_hole() {
+            let absent = st.chain.is_absent();
+            if st.chain.is_abandoned() || absent && !header.log.is_hole() {
                 // Its contents go, or it is being replayed.
                 return Ok(());
             }
             if self.ctx.version() < SPA_VERSION_SLIM_ZIL {
                 return Err(Error::os(Errno::NotSup, "the pool's version is too old for a log of ours"));
             }
-            if st.broken {
-                return Err(Error::os(Errno::Io, "the log is broken until the next txg"));
-            }
-            st.lwbs.is_empty()
+            st.chain.not_broken()?;
+            absent
         };
         let itxs: Vec<Itx> = kept().into_iter().map(|k| record(k, txg.next())).collect();
         if itxs.is_empty() {
@@ -136,31 +134,26 @@ impl Zilog {
         if begin {
             self.begin_chain(txg).await?;
         }
-        let waiter = Waiter::new(txg.next());
+        let waiter = Waiter::new(None, txg.next());
         let (waiters, vdevs) = (vec![waiter.clone()], Vec::new());
         let mut train = Train { waiters, itxs, vdevs, one_at_a_time: false, syncing: Some(txg) };
         self.pack(&mut train).await?.await;
         waiter.wait().await;
-        match self.state.lock().broken {
-            true => Err(Error::os(Errno::Io, "a log block cannot be written")),
-            false => Ok(()),
-        }
+        self.state.lock().chain.not_broken()
     }
 
     /// Begins a chain in `txg`, which the caller holds open or syncs. Nobody else may be at it
     /// ([`Zilog::fill`]).
     pub(super) async fn begin_chain(&self, txg: Txg) -> Result<()> {
         let step = LogStep { pause: true, on: None };
-        let mut bp = self.store.alloc_log(txg, LOG_BLOCK_UNIT, step).await?;
+        let mut bp = self.store.log().alloc(txg, LOG_BLOCK_UNIT, step).await?;
         bp.set_cksum(self.new_chain());
         let mut st = self.state.lock();
-        if st.abandoned {
+        if let Err(e) = st.chain.begin(bp, txg) {
             self.ctx.free_in(txg, &bp);
-            return Err(Error::os(Errno::Io, "the log was given back"));
+            return Err(e);
         }
         self.need_saxattr(txg);
-        st.lwbs.push(Lwb::new(bp, txg));
-        st.begun_txg = txg.0;
         st.dirty(txg);
         Ok(())
     }

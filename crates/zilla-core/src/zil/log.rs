@@ -1,12 +1,11 @@
 //! A dataset's log: what of it is on disk, and how the header follows.
 //!
-//! The blocks that are on disk or on their way are a queue ([`Blocks`]), of which each sync frees
+//! The blocks that are on disk or on their way are a chain ([`Chain`]), of which each sync frees
 //! from the front what is over.
 
-use super::blocks::{Blocks, Lwb};
-use super::commit::Waiter;
+use super::delay::GroupDelay;
 use super::itx::{Itx, Itxs, When};
-use super::returns::Returns;
+use super::states::{Chain, GivenBack, Trains};
 use super::stats::{Both, LogStats};
 use super::stripes::Worth;
 use crate::dmu::Objset;
@@ -32,42 +31,24 @@ pub(super) const SIZES: usize = 8;
 
 #[derive(Default)]
 pub(super) struct State {
-    pub lwbs: Blocks,
-    /// A block could not be written: nothing can follow it, until all of the chain is gone.
-    pub broken: bool,
+    pub chain: Chain,
+    pub trains: Trains,
     /// Number of the last record.
     pub lr_seq: u64,
-    pub waiting: Vec<Arc<Waiter>>,
-    pub returns: Returns,
+    pub delay: GroupDelay,
     pub worth: Worth,
-    /// Someone is at it: the first of those who wait, or a task.
-    pub driving: bool,
-    /// It has taken records that are not in a block yet.
-    pub packing: bool,
     /// Someone has the block at the end of the chain in hand, or begins a chain.
     pub filling: bool,
-    /// The txg in which the chain began: before it is on disk the header does not lead there.
-    pub begun_txg: u64,
-    /// Of those that keep the log's device busy.
-    pub trains_in_flight: usize,
-    pub blocks_in_flight: usize,
     pub sizes: [u64; SIZES],
     pub size_at: usize,
     /// Records up to this txg were taken and are in no block: only the txg makes them stable.
-    pub lost_txg: u64,
+    pub lost_txg: Txg,
     /// Commits wait for txgs instead of writing.
     pub suspended: usize,
-    /// The dataset is gone, or its contents were replaced.
-    pub abandoned: bool,
-    /// In which txg the whole chain is given back, what it consists of besides `lwbs`, and whether
-    /// its first block stays.
-    pub destroy_txg: u64,
-    destroy_frees: Vec<BlkPtr>,
-    keep_first: bool,
     replayed_seq: [u64; TXG_SIZE],
     /// Txgs whose sync changes the header.
     dirty: [u64; TXG_SIZE],
-    synced_in: u64,
+    synced_in: Txg,
 }
 
 impl State {
@@ -75,16 +56,24 @@ impl State {
         self.dirty[txg.slot()] = txg.0;
     }
 
-    /// Whether a block that was issued in `txg` or before is.
-    fn is_on_its_way(&mut self, txg: Txg) -> bool {
-        self.lwbs.unsettled().any(|l| l.issued_txg != 0 && l.issued_txg <= txg.0 && !l.done)
+    /// What was done up to `txg` is in no block.
+    pub(super) fn lose(&mut self, txg: Txg) {
+        self.lost_txg = self.lost_txg.max(txg);
+    }
+
+    /// Frees from the front what is over, and points the header to what is then the front.
+    pub(super) fn advance(&mut self, header: &mut ZilHeader, txg: Txg, frees: &mut Vec<BlkPtr>) {
+        let packing = self.trains.is_packing();
+        if let Some(front) = self.chain.advance(txg, packing, frees) {
+            header.log = front;
+        }
     }
 }
 
 /// What the sync of a log leaves its dataset to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogSync {
-    /// There is no chain any more, and so nothing that needs the feature of logged attributes.
+    /// What the chain held is gone, and so all that needs the feature of logged attributes.
     pub chain_gone: bool,
 }
 
@@ -231,16 +220,14 @@ impl Zilog {
     /// Whether the sync of `txg` has to see to the log.
     pub(crate) fn is_dirty(&self, txg: Txg) -> bool {
         let st = self.state.lock();
-        (st.dirty[txg.slot()] == txg.0 || st.broken) && st.synced_in < txg.0
+        (st.dirty[txg.slot()] == txg.0 || st.chain.is_broken()) && st.synced_in < txg
     }
 
     /// Gives the whole log back in the txg of `tx`: the chain, and `frees` that it refers to. With
     /// `keep_first` the first block stays, as the beginning of a new chain.
     pub(super) fn destroy(&self, tx: &Tx, frees: Vec<BlkPtr>, keep_first: bool) {
         let mut st = self.state.lock();
-        st.destroy_txg = tx.txg().0;
-        st.destroy_frees = frees;
-        st.keep_first = keep_first;
+        st.chain.give_back(GivenBack { txg: tx.txg(), frees, keep_first });
         st.dirty(tx.txg());
     }
 
@@ -249,25 +236,31 @@ impl Zilog {
     pub(crate) async fn sync(&self, os: &Objset, txg: Txg) -> LogSync {
         // What is given back whole may be given out again as soon as this txg is on disk: nothing
         // may be written there later.
-        let whole = self.state.lock().destroy_txg == txg.0;
+        let whole = self.state.lock().chain.given_back_in() == txg;
         self.wait_issued(if whole { Txg(u64::MAX) } else { txg }).await;
         let mut out = LogSync::default();
         let mut frees = Vec::new();
         {
             let mut st = self.state.lock();
-            if st.synced_in >= txg.0 || st.abandoned {
+            if st.synced_in >= txg || st.chain.is_abandoned() {
                 return out;
             }
-            st.synced_in = txg.0;
+            st.synced_in = txg;
             let mut header = os.phys().zil_header;
             let before = header;
             let seq = std::mem::take(&mut st.replayed_seq[txg.slot()]);
             header.replay_seq = header.replay_seq.max(seq);
-            if st.destroy_txg == txg.0 {
-                self.destroy_in(&mut st, &mut header, txg, &mut frees);
-                out.chain_gone = header.log.is_hole();
+            if st.chain.given_back_in() == txg {
+                // Blocks that once followed the first, and could not be read, must not fit any more
+                // if it stays.
+                let mut first = header.log;
+                first.set_cksum(self.new_chain());
+                header = ZilHeader::default();
+                st.replayed_seq = [0; TXG_SIZE];
+                frees.append(&mut st.chain.take_back(txg, first));
+                out.chain_gone = true;
             }
-            self.advance(&mut st, &mut header, txg, &mut frees);
+            st.advance(&mut header, txg, &mut frees);
             if header != before {
                 os.with_phys(|p| p.zil_header = header);
             }
@@ -277,53 +270,13 @@ impl Zilog {
         out
     }
 
-    fn destroy_in(&self, st: &mut State, header: &mut ZilHeader, txg: Txg, frees: &mut Vec<BlkPtr>) {
-        let first = header.log;
-        *header = ZilHeader::default();
-        st.replayed_seq = [0; TXG_SIZE];
-        frees.append(&mut st.destroy_frees);
-        if std::mem::take(&mut st.keep_first) {
-            // Blocks that once followed it, and could not be read, must not fit any more.
-            let mut bp = first;
-            bp.set_cksum(self.new_chain());
-            st.lwbs.push(Lwb::new(bp, txg));
-            return;
-        }
-        frees.extend(st.lwbs.drain().map(|l| l.bp));
-        st.broken = false;
-    }
-
-    /// Frees from the front what is over, and points the header to what is then the front.
-    pub(super) fn advance(&self, st: &mut State, header: &mut ZilHeader, txg: Txg, frees: &mut Vec<BlkPtr>) {
-        let live = !st.lwbs.is_empty();
-        while let Some(front) = st.lwbs.first() {
-            header.log = front.bp;
-            // In a chain that is broken also the last block, which will never be written, is over.
-            let over = st.lwbs.first_is_settled()
-                || (st.broken && front.issued_txg == 0 && st.blocks_in_flight == 0);
-            if !over
-                || st.packing && front.issued_txg == 0
-                || front.alloc_txg > txg.0
-                || front.max_txg > txg.0
-            {
-                break;
-            }
-            frees.push(front.bp);
-            st.lwbs.pop_first();
-        }
-        if live && st.lwbs.is_empty() {
-            header.log = BlkPtr::ZERO;
-            st.broken = false;
-        }
-    }
-
     /// Waits until no block that was issued in `txg` or before is on its way. What such a block
     /// points to was allocated by then; if the txg became stable without the block, nothing on disk
     /// would lead there.
     async fn wait_issued(&self, txg: Txg) {
         loop {
             let listener = self.changed.listen();
-            if !self.state.lock().is_on_its_way(txg) {
+            if !self.state.lock().chain.is_on_its_way(txg) {
                 return;
             }
             listener.await;
@@ -345,22 +298,23 @@ impl Zilog {
         loop {
             self.wait_issued(Txg(u64::MAX)).await;
             let mut st = self.state.lock();
-            if st.is_on_its_way(Txg(u64::MAX)) {
+            if st.chain.is_on_its_way(Txg(u64::MAX)) {
                 // One has left since.
                 continue;
             }
-            if st.abandoned || !self.started.load(Ordering::Acquire) {
+            if st.chain.is_abandoned() || !self.started.load(Ordering::Acquire) {
                 return;
             }
-            st.abandoned = true;
-            if st.destroy_txg > st.synced_in {
-                // What was to be given back in a later txg.
-                st.destroy_frees.drain(..).for_each(|bp| self.ctx.free(&bp));
-                if std::mem::take(&mut st.keep_first) {
+            let synced_in = st.synced_in;
+            let (blocks, later) = st.chain.abandon(synced_in);
+            // What was to be given back in a later txg.
+            if let Some(GivenBack { frees, keep_first, .. }) = later {
+                frees.iter().for_each(|bp| self.ctx.free(bp));
+                if keep_first {
                     self.ctx.free(&os.phys().zil_header.log);
                 }
             }
-            st.lwbs.drain().for_each(|l| self.ctx.free_in(Txg(l.alloc_txg), &l.bp));
+            blocks.iter().for_each(|l| self.ctx.free_in(l.alloc_txg, &l.bp));
             break;
         }
         self.forsake(os);
@@ -394,7 +348,8 @@ impl Zilog {
             let listener = self.changed.listen();
             {
                 let st = self.state.lock();
-                if !st.driving && st.waiting.is_empty() && st.blocks_in_flight == 0 {
+                let idle = !st.trains.is_driven() && st.trains.waiting().is_empty();
+                if idle && st.chain.on_their_way() == 0 {
                     break;
                 }
             }

@@ -13,7 +13,8 @@
 //!
 //! **Writing.** Every change of a file leaves a record in memory ([`itx`]), in the same critical
 //! section as the change, so that the order of records is the order of dependence. A commit
-//! ([`commit`]) writes those that matter to it: one write and one flush. Records whose txg is
+//! ([`commit`]) writes those that matter to it: one write and one flush. [`states`] has the table
+//! of what a train, a block and a chain go through. Records whose txg is
 //! synced are forgotten, and so, at each sync, are blocks that hold nothing else ([`log`]): the
 //! header moves on with the uberblock, and always points to a block that is allocated, so that only
 //! a log's very first block costs a wait for a txg.
@@ -59,6 +60,7 @@ mod blocks;
 mod chain;
 mod claim;
 mod commit;
+mod delay;
 mod itx;
 mod keep;
 mod log;
@@ -66,8 +68,8 @@ mod pack;
 mod place;
 mod replay;
 mod reset;
-mod returns;
 mod route;
+mod states;
 mod stats;
 mod stripes;
 mod throttle;

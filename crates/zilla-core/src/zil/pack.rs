@@ -5,15 +5,14 @@
 //! train several blocks may be on their way at once. What no block could hold is cut.
 //!
 //! What is kept true: blocks leave in the order of the chain, and none before its successor is
-//! allocated and both are in the queue of those that the header leads to ([`super::blocks`]); so a
+//! allocated and both are in the chain that the header leads to ([`super::states::Chain`]); so a
 //! sync that frees what is over, or gives all of it back, knows of each. What is allocated after
 //! that is in no queue: its own txg frees it again.
 
-use super::blocks::Lwb;
-use super::commit::Waiter;
 use super::itx::Itx;
 use super::log::{SIZES, Zilog};
-use super::route::Trip;
+use super::route::Sample;
+use super::states::{Cargo, Waiter};
 use super::stripes::Stripes;
 use crate::error::{Error, Result};
 use crate::txg::Tx;
@@ -85,7 +84,7 @@ fn block_size(records: u64) -> u64 {
 }
 
 /// How much room the next train gets in its first block, from the sizes of the last (0: there were
-/// not so many yet). Who commits `alone` waits for one write, and on a disk that turns a second
+/// not so many yet). Who commits `alone` waits for one write, and on a rotational disk a second
 /// block costs more than room that is not used. Else it is written beside the first, and the room
 /// is missed: the log is the sooner full, and wider.
 fn guess(mut sizes: [u64; SIZES], alone: bool) -> u64 {
@@ -95,14 +94,14 @@ fn guess(mut sizes: [u64; SIZES], alone: bool) -> u64 {
     size.copied().unwrap_or(0)
 }
 
-/// What a train's last block brings home.
+/// What goes with a train's last block.
 struct End {
     waiters: Vec<Arc<Waiter>>,
-    trip: Option<Trip>,
+    sample: Option<Sample>,
     counted: bool,
 }
 
-/// Of a block that is home, for those who count.
+/// Of a block whose write is over, for those who count.
 #[derive(Clone, Copy)]
 pub(super) struct Sent {
     pub ends_train: bool,
@@ -120,7 +119,7 @@ pub(super) struct Train {
     pub itxs: Vec<Itx>,
     /// Among these vdevs it may be divided.
     pub vdevs: Vec<u32>,
-    /// No other is under way meanwhile: the log is on a disk that turns.
+    /// No other is under way meanwhile: the log is on a rotational disk.
     pub one_at_a_time: bool,
     /// The sync of this txg sends it, for what it could not put on disk.
     pub syncing: Option<Txg>,
@@ -130,13 +129,13 @@ impl Zilog {
     /// Puts records into blocks and sends these, the last one excepted. An error: from some record
     /// on nothing was sent.
     pub(super) async fn pack(self: &Arc<Self>, train: &mut Train) -> Result<BlockOnItsWay> {
-        let first = self.state.lock().lwbs.last_mut().map(|(_, l)| l.bp);
+        let first = self.state.lock().chain.end();
         let first = first.ok_or_else(|| Error::os(crate::error::Errno::Io, "the log was given back"))?;
         let whole_itxs = std::mem::take(&mut train.itxs);
-        let (placed, ahead, trip) = self.place(&whole_itxs).await;
+        let (placed, ahead, sample) = self.place(&whole_itxs).await;
         // What waits for the pool's own disks leaves a log device to others, if it can have several
         // at once.
-        let counted = ahead.is_empty() || train.one_at_a_time || !self.store.has_log_device();
+        let counted = ahead.is_empty() || train.one_at_a_time || !self.store.log().has_device();
         let mut itxs = Vec::with_capacity(whole_itxs.len());
         whole_itxs.into_iter().for_each(|i| placed.divide(i, &mut itxs));
         let mut left: u64 = itxs.iter().map(|i| i.len() as u64).sum();
@@ -221,17 +220,22 @@ impl Zilog {
                 st.sizes[at] = whole;
                 st.size_at = (at + 1) % SIZES;
             }
-            let alone = train.waiters.len() == 1 && st.trains_in_flight == 0 && st.waiting.is_empty();
-            st.trains_in_flight += usize::from(counted);
+            let alone =
+                train.waiters.len() == 1 && st.trains.under_way() == 0 && st.trains.waiting().is_empty();
+            if counted {
+                st.trains.leave();
+            }
             guess(st.sizes, alone || train.one_at_a_time)
         };
         // The last block's waiters are the train's.
-        let end = End { waiters: train.waiters.clone(), trip, counted };
+        let end = End { waiters: train.waiters.clone(), sample, counted };
         let next = (block_size(stripes.next(&lens).unwrap_or(size)), stripes.after());
         match self.send_block(filling, next, Some(end)).await {
             Ok((_, last)) => Ok(last),
             Err(e) => {
-                self.state.lock().trains_in_flight -= usize::from(counted);
+                if counted {
+                    self.state.lock().trains.arrive();
+                }
                 Err(e)
             }
         }
@@ -245,7 +249,7 @@ impl Zilog {
     ) -> Result<Filling> {
         loop {
             let listener = self.changed.listen();
-            if self.state.lock().blocks_in_flight < MAX_BLOCKS {
+            if self.state.lock().chain.on_their_way() < MAX_BLOCKS {
                 break;
             }
             listener.await;
@@ -253,7 +257,7 @@ impl Zilog {
         let syncing = filling.syncing;
         let (bp, mut block) = self.send_block(filling, next, None).await?;
         // Its write is under way before the next one's: a disk that gets them in another order
-        // turns once more for each. But this thread does not wait for it.
+        // takes one more rotation for each. But this thread does not wait for it.
         if own_thread(Duration::ZERO, || (&mut block).now_or_never()).is_none() {
             self.ctx.env.spawn(block);
         }
@@ -284,10 +288,10 @@ impl Zilog {
         let Filling { bp, mut buf, used, max_txg, ahead, syncing, .. } = filling;
         let (ends_train, counted) = (end.is_some(), end.as_ref().is_some_and(|e| e.counted));
         let (txg, tx) = self.txg_of_next(&bp, syncing)?;
-        let next = match self.store.alloc_log(txg, next_size, step).await {
+        let next = match self.store.log().alloc(txg, next_size, step).await {
             // What comes next was only guessed.
             Err(e) if e.is(crate::error::Errno::NoSpc) && ends_train && next_size > LOG_BLOCK_UNIT => {
-                self.store.alloc_log(txg, LOG_BLOCK_UNIT, step).await
+                self.store.log().alloc(txg, LOG_BLOCK_UNIT, step).await
             }
             other => other,
         };
@@ -296,7 +300,7 @@ impl Zilog {
             Err(e) => {
                 // Without a successor this block cannot be written, and the chain ends before it.
                 self.count().add(|s| &s.block_errors, 1);
-                self.state.lock().broken = true;
+                self.state.lock().chain.break_off();
                 return Err(e);
             }
         };
@@ -311,22 +315,16 @@ impl Zilog {
         debug_assert!(sealed.is_ok(), "the chain structure is in the block");
         let number = {
             let mut st = self.state.lock();
-            let broken = st.broken;
-            let Some((number, lwb)) = st.lwbs.last_mut().filter(|(_, l)| !broken && l.bp == bp) else {
+            let cargo = end.map(|e| Cargo { waiters: e.waiters, sample: e.sample.map(Box::new) });
+            let issued = st.chain.issue(&bp, (next, txg), Txg(max_txg), cargo.unwrap_or_default());
+            let Some(number) = issued else {
                 self.ctx.free_in(txg, &next);
                 return Err(Error::os(crate::error::Errno::Io, "the log was given back, or is broken"));
             };
-            lwb.issued_txg = txg.0;
-            lwb.max_txg = max_txg;
-            if let Some(end) = end {
-                (lwb.waiters, lwb.trip) = (end.waiters, end.trip.map(Box::new));
-            }
-            st.lwbs.push(Lwb::new(next, txg));
-            st.blocks_in_flight += 1;
             st.dirty(txg);
             number
         };
-        let separate = self.store.log_is_separate(&bp);
+        let separate = self.store.log().is_separate(&bp);
         let counts = self.count();
         if separate {
             counts.add(|s| &s.slog_blocks, 1);
@@ -339,14 +337,14 @@ impl Zilog {
             counts.add(|s| &s.normal_written, written as u64);
             counts.add(|s| &s.normal_allocated, bp.psize());
         }
-        let write = self.store.write_log(&bp, buf.into_bytes(), ahead);
+        let write = self.store.log().write_log(&bp, buf.into_bytes(), ahead);
         drop(tx);
         let log = self.clone();
-        let home = async move {
+        let written = async move {
             let result = write.await;
             log.block_done(number, result, Sent { ends_train, counted, separate });
         };
-        Ok((next, home.boxed()))
+        Ok((next, written.boxed()))
     }
 }
 

@@ -25,7 +25,7 @@
 
 use super::itx::Itx;
 use super::log::Zilog;
-use super::route::{Route, Trip};
+use super::route::{Route, Sample};
 use crate::dmu::{Dnode, Objset};
 use crate::tunables::IMMEDIATE_WRITE_SZ;
 use crate::txg::Tx;
@@ -43,7 +43,7 @@ type Block = (u64, u64, u64);
 
 /// What a sync adds to its data: its metadata, two flushes and the seeks between them. An estimate.
 const SYNC: Duration = Duration::from_millis(100);
-/// So much in the log takes longer on a disk that turns.
+/// So much in the log takes longer on a rotational disk.
 const LARGE: u64 = 16 << 20;
 
 /// Blocks of a train that are in place, and the block sizes of its files.
@@ -61,21 +61,21 @@ pub(super) fn can_be_placed(throughput: bool, bytes: u64, blksz: u64) -> bool {
 
 impl Zilog {
     /// Writes in place what is better there. Where there was a choice, how the train's large data
-    /// go; whoever sees it home tells.
-    pub(super) async fn place(&self, itxs: &[Itx]) -> (Placed, EarlyWrites, Option<Trip>) {
+    /// go: a sample, for when they are stable.
+    pub(super) async fn place(&self, itxs: &[Itx]) -> (Placed, EarlyWrites, Option<Sample>) {
         let (mut placed, mut writes) = (Placed::default(), EarlyWrites::default());
         let is_ours = |os: &Arc<Objset>| os.log().is_some_and(|l| std::ptr::eq(&**l, self));
         let objset = self.ds.upgrade().and_then(|ds| ds.open_objset()).filter(is_ours);
         let Some(objset) = objset else { return (placed, writes, None) };
         let throughput = self.wants_throughput();
         let whole = whole_blocks(&objset, itxs, throughput, &mut placed.sizes);
-        let mut trip = None;
-        if !throughput && self.store.has_log_device() {
+        let mut sample = None;
+        if !throughput && self.store.log().has_device() {
             let large = whole.values().map(|(_, d)| d.len() as u64).sum();
             let all = itxs.iter().map(|i| i.len() as u64).sum();
-            let chosen = trip.insert(Trip::new(&self.ctx, all, large));
+            let chosen = sample.insert(Sample::new(&self.ctx, all, large));
             if chosen.route() == Route::Log {
-                return (Placed::default(), writes, trip);
+                return (Placed::default(), writes, sample);
             }
         }
         let mut txgs: Vec<u64> = whole.keys().map(|b| b.0).collect();
@@ -88,14 +88,14 @@ impl Zilog {
                 of_txg.map(|(b, (dn, data))| (*b, (dn.clone(), b.2, data.clone()))).unzip();
             let (bps, early) = objset.write_ahead(&tx, &blocks).await;
             writes.join(early);
-            if self.state.lock().abandoned {
+            if self.state.lock().chain.is_abandoned() {
                 // What leads to them will not be written.
                 self.forsake(&objset);
                 continue;
             }
             placed.bps.extend(some.into_iter().zip(bps).filter_map(|(b, bp)| Some((b, bp?))));
         }
-        (placed, writes, trip)
+        (placed, writes, sample)
     }
 
     /// The txg under sync that a commit of what was done up to `until` does best to wait for: its
@@ -107,7 +107,7 @@ impl Zilog {
         if last <= synced {
             return None;
         }
-        let large = match self.store.has_log_device() && !self.wants_throughput() {
+        let large = match self.store.log().has_device() && !self.wants_throughput() {
             true => (self.ctx.log.routes.slow_log()? * SYNC.as_secs_f64()) as u64,
             false => LARGE,
         };

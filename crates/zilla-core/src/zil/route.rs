@@ -234,27 +234,27 @@ impl Routes {
     }
 }
 
-/// A train, for what is learnt of its way. Dropped unless it has [arrived](Trip::arrived), it says
-/// nothing.
-pub(super) struct Trip {
+/// A train, for what is learned of its route. Dropped before it is [stable](Sample::stable), it
+/// says nothing.
+pub(super) struct Sample {
     ctx: Arc<PoolCtx>,
     route: Route,
     bytes: u64,
     began: Duration,
 }
 
-impl Trip {
+impl Sample {
     /// A train of so many bytes, of which the `large` ones may go either way.
-    pub(super) fn new(ctx: &Arc<PoolCtx>, bytes: u64, large: u64) -> Trip {
+    pub(super) fn new(ctx: &Arc<PoolCtx>, bytes: u64, large: u64) -> Sample {
         let began = ctx.env.clock.now();
         let route = ctx.log.routes.choose(large, began, || ctx.txgs.open());
-        Trip { ctx: ctx.clone(), route, bytes, began }
+        Sample { ctx: ctx.clone(), route, bytes, began }
     }
     pub(super) fn route(&self) -> Route {
         self.route
     }
     /// It is stable.
-    pub(super) fn arrived(self) {
+    pub(super) fn stable(self) {
         let (routes, txgs, now) = (&self.ctx.log.routes, &self.ctx.txgs, self.ctx.env.clock.now());
         routes.arrived(self.route, self.bytes, self.began, now, || txgs.open(), || txgs.synced());
     }
@@ -303,7 +303,11 @@ mod tests {
         assert_eq!(load.send(FIRST / MIB, rates(10, 30)), 0, "the log is the usual way");
         let unknown = Routes::default();
         assert_eq!(unknown.choose(FIRST, Duration::ZERO, || Txg(1)), Route::Log);
-        assert_eq!(unknown.slow_log(), None, "a trial has begun, but nothing has come home from the log");
+        assert_eq!(
+            unknown.slow_log(),
+            None,
+            "a trial has begun, but nothing that went through the log is stable"
+        );
         assert_eq!(load.send(8, rates(10, 30)), 8, "a trial");
         // Trials of the log, less and less often.
         let placed = load.send(10_000, rates(10, 30));

@@ -1,11 +1,11 @@
-//! Trains that are divided among several log disks that turn.
+//! Trains that are divided among several rotational log disks.
 //!
-//! One disk has its next block best where the last one ended, for it is there, and not half a turn
-//! away; so to send each train to another disk gains nothing. But if each train is divided among
-//! all of them, each is where it was left when the next comes, and writes a part of it. The train
-//! then waits for the slowest of them, and is more commands. Whether that is faster depends on what
-//! else a train takes: so some are sent each way from time to time, and the others as was faster
-//! ([`Worth`]).
+//! One disk has its next block best where the last one ended, for its head is there, and not half a
+//! rotation away; so to send each train to another disk gains nothing. But if each train is divided
+//! among all of them, each head is where it was left when the next comes, and writes a part of it.
+//! The train then waits for the slowest of them, and is more commands. Whether that is faster
+//! depends on what else a train takes: so some are sent each way from time to time, and the others
+//! as was faster ([`Worth`]).
 //!
 //! Measured with Perrin's test on modelled 7200 rpm disks, in virtual time: with 32 writers one log
 //! disk 100.0 MB/s, two 166.7, four 249.6; with 128 writers 118, 216 and 395 (four main disks). The

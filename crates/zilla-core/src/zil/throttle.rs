@@ -51,7 +51,7 @@ impl Throttle {
 impl Zilog {
     /// Before a train sets out.
     pub(super) async fn go_easy(&self) {
-        let Some(full) = self.store.log_fullness().filter(|f| *f > HURRY) else { return };
+        let Some(full) = self.store.log().fullness().filter(|f| *f > HURRY) else { return };
         self.ctx.txgs.hurry();
         let wait = self.ctx.log.throttle.wait(full);
         if !wait.is_zero() {

@@ -59,8 +59,8 @@ pub struct AllocReq {
     pub most_copies: u8,
     /// The block is a gang's header: of 512 bytes, and worth space that is held back from others.
     pub gang_header: bool,
-    /// Where a disk turns, so many bytes behind the last place, if there is one free: it is written
-    /// after a pause, and what lies nearer has passed the head by then.
+    /// On a rotational disk, so many bytes behind the last place, if there is one free: it is
+    /// written after a pause, and what lies nearer has passed the head by then.
     pub skip: u64,
     /// On this vdev, if its class is the right one and it has room.
     pub on: Option<u32>,

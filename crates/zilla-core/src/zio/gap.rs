@@ -1,15 +1,15 @@
-//! How far behind the last log block the next one goes on a disk that turns.
+//! How far behind the last log block the next one goes on a rotational disk.
 //!
 //! Were it right behind, the disk would have passed its place by the time it comes, and a whole
-//! turn would go by. So it goes a little farther on: over what passes under the head while the last
-//! block's flush is told, those who waited for it are woken, the next block is filled and its
-//! command is sent. Too little costs a turn, too much only the time until its place comes. The part
-//! of the computer depends on who waits: next to nothing for threads of this process, half a
+//! rotation would go by. So it goes a little farther on: over what passes under the head while the
+//! last block's flush is told, those who waited for it are woken, the next block is filled and its
+//! command is sent. Too little costs a rotation, too much only the time until its place comes. The
+//! part of the computer depends on who waits: next to nothing for threads of this process, half a
 //! millisecond where many processes are woken through the kernel. So the pauses from a flush to the
 //! next block are counted, and the gap is the one that would have cost least; or for what the pause
 //! was, if the place is looked for when it is over. The part that the disk takes is always about
-//! the same, and found by trying, where the disk has nothing else to do: less and less until it
-//! turns in vain, then a little more, and a little less again from time to time.
+//! the same, and found by trying, where the disk has nothing else to do: less and less until a
+//! rotation is lost, then a little more, and a little less again from time to time.
 //!
 //! Measured with Perrin's test on the modelled 7200 rpm disk, two versions of the rest of the log
 //! ago: in virtual time, where computing takes none, 60.9 MB/s with 96 KiB and 37.5 with 192;

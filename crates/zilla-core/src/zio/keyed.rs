@@ -2,7 +2,9 @@
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
-use super::{BlockStore, EarlyWrites, Leave, LogShape, LogStep, LogWritten, Priority, WriteReq, expand};
+use super::{
+    BlockStore, EarlyWrites, Leave, LogShape, LogStep, LogStore, LogWritten, Priority, WriteReq, expand,
+};
 use crate::crypt::{DataKey, Seal};
 use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, Txg};
@@ -111,11 +113,37 @@ impl BlockStore for KeyedStore {
         if bp.is_encrypted() { self.key.reseal(bp, &data) } else { Ok(data) }
     }
 
-    fn alloc_log(&self, txg: Txg, size: u64, step: LogStep) -> BoxFuture<'_, Result<BlkPtr>> {
+    fn has_room(&self, bytes: u64, leave: Leave) -> bool {
+        self.pool.has_room(bytes, leave)
+    }
+
+    fn uncounted(&self) -> bool {
+        self.pool.uncounted()
+    }
+
+    fn log(&self) -> &dyn LogStore {
+        self
+    }
+
+    fn dsize(&self, bp: &BlkPtr) -> u64 {
+        self.pool.dsize(bp)
+    }
+}
+
+impl LogStore for KeyedStore {
+    fn has_device(&self) -> bool {
+        self.pool.log().has_device()
+    }
+
+    fn fullness(&self) -> Option<f64> {
+        self.pool.log().fullness()
+    }
+
+    fn alloc(&self, txg: Txg, size: u64, step: LogStep) -> BoxFuture<'_, Result<BlkPtr>> {
         Box::pin(async move {
             self.seal()?;
             let (salt, iv) = self.key.for_log(&*self.env.rng)?;
-            let mut bp = self.pool.alloc_log(txg, size, step).await?;
+            let mut bp = self.pool.log().alloc(txg, size, step).await?;
             bp.set_crypt(true);
             bp.set_salt_iv(salt, iv);
             Ok(bp)
@@ -129,7 +157,7 @@ impl BlockStore for KeyedStore {
         ahead: EarlyWrites,
     ) -> BoxFuture<'static, Result<LogWritten>> {
         match self.key.seal_log(bp, &data) {
-            Ok(sealed) => self.pool.write_log(bp, sealed, ahead),
+            Ok(sealed) => self.pool.log().write_log(bp, sealed, ahead),
             Err(e) => Box::pin(std::future::ready(Err(e))),
         }
     }
@@ -141,37 +169,17 @@ impl BlockStore for KeyedStore {
                 let what = "a block of an encrypted dataset's intent log is not encrypted";
                 return Err(Error::corrupt(Some(bookmark), "intent log", what));
             }
-            let stored = self.pool.read_log(bp, bookmark).await?;
+            let stored = self.pool.log().read_log(bp, bookmark).await?;
             self.key.open_log(&bp, &stored)
         })
     }
 
-    fn has_room(&self, bytes: u64, leave: Leave) -> bool {
-        self.pool.has_room(bytes, leave)
+    fn is_separate(&self, bp: &BlkPtr) -> bool {
+        self.pool.log().is_separate(bp)
     }
 
-    fn uncounted(&self) -> bool {
-        self.pool.uncounted()
-    }
-
-    fn has_log_device(&self) -> bool {
-        self.pool.has_log_device()
-    }
-
-    fn log_fullness(&self) -> Option<f64> {
-        self.pool.log_fullness()
-    }
-
-    fn log_is_separate(&self, bp: &BlkPtr) -> bool {
-        self.pool.log_is_separate(bp)
-    }
-
-    fn log_shape(&self) -> LogShape {
-        self.pool.log_shape()
-    }
-
-    fn dsize(&self, bp: &BlkPtr) -> u64 {
-        self.pool.dsize(bp)
+    fn shape(&self) -> LogShape {
+        self.pool.log().shape()
     }
 }
 
@@ -209,14 +217,6 @@ impl BlockStore for SealedStore {
         self.0.write_sealed(txg, reqs, Seal::Kept)
     }
 
-    fn read_log(&self, bp: BlkPtr, bookmark: Bookmark) -> BoxFuture<'_, Result<Bytes>> {
-        self.0.read_log(bp, bookmark)
-    }
-
-    fn log_is_separate(&self, bp: &BlkPtr) -> bool {
-        self.0.log_is_separate(bp)
-    }
-
     fn has_room(&self, bytes: u64, leave: Leave) -> bool {
         self.0.has_room(bytes, leave)
     }
@@ -225,7 +225,21 @@ impl BlockStore for SealedStore {
         self.0.uncounted()
     }
 
+    fn log(&self) -> &dyn LogStore {
+        self
+    }
+
     fn dsize(&self, bp: &BlkPtr) -> u64 {
         self.0.dsize(bp)
+    }
+}
+
+impl LogStore for SealedStore {
+    fn read_log(&self, bp: BlkPtr, bookmark: Bookmark) -> BoxFuture<'_, Result<Bytes>> {
+        self.0.log().read_log(bp, bookmark)
+    }
+
+    fn is_separate(&self, bp: &BlkPtr) -> bool {
+        self.0.log().is_separate(bp)
     }
 }

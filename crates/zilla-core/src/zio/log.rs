@@ -1,8 +1,8 @@
 //! Places and writes for the intent log, outside of any txg's batches.
 //!
 //! A log block goes to a log device if there is one with room: where the caller says, else of
-//! several that do not turn to the one that was given least. Else it goes to the metaslabs that
-//! normal vdevs keep for it, or to any. It is written once, by itself, and waited for:
+//! several that are not rotational to the one that was given least. Else it goes to the metaslabs
+//! that normal vdevs keep for it, or to any. It is written once, by itself, and waited for:
 //! [`Zio::alloc_log`], [`Zio::write_log`], [`LogWrite::stable`], each step seen by the caller so
 //! that he can have many blocks on their way.
 //!

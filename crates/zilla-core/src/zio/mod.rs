@@ -90,7 +90,7 @@ pub use raw::RawStore;
 pub use read::Scrubbed;
 use read::expand;
 pub use repair::Pointers;
-pub use store::{BlockStore, CachePolicy, Dedup, LogShape, LogStep, LogWritten, Packed, WriteReq};
+pub use store::{BlockStore, CachePolicy, Dedup, LogShape, LogStep, LogStore, LogWritten, Packed, WriteReq};
 pub(crate) use write::squeeze;
 
 /// What the pool's feature flags allow a writer.

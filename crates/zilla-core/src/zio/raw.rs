@@ -156,10 +156,6 @@ impl BlockStore for RawStore {
         self.pool.uncounted()
     }
 
-    fn log_is_separate(&self, bp: &BlkPtr) -> bool {
-        self.pool.log_is_separate(bp)
-    }
-
     fn dsize(&self, bp: &BlkPtr) -> u64 {
         self.pool.dsize(bp)
     }

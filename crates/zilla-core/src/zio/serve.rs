@@ -13,7 +13,8 @@ use zilla_ondisk::object_type::DMU_OT_DNODE;
 
 use super::read::is_sealed;
 use super::{
-    BlockStore, CachePolicy, EarlyWrites, Leave, LogShape, LogStep, LogWritten, Priority, WriteReq, Zio,
+    BlockStore, CachePolicy, EarlyWrites, Leave, LogShape, LogStep, LogStore, LogWritten, Priority, WriteReq,
+    Zio,
 };
 use crate::crypt::Seal;
 use crate::error::{Errno, Error, Result};
@@ -143,10 +144,6 @@ impl BlockStore for Zio {
         Box::pin(self.write_batch(txg, reqs, None))
     }
 
-    fn alloc_log(&self, txg: Txg, size: u64, step: LogStep) -> BoxFuture<'_, Result<BlkPtr>> {
-        Box::pin(self.alloc_log_block(txg, size, step))
-    }
-
     fn write_ahead(
         &self,
         txg: Txg,
@@ -163,15 +160,38 @@ impl BlockStore for Zio {
         self.allocator().is_ok_and(|a| a.uncounted())
     }
 
-    fn has_log_device(&self) -> bool {
+    fn log(&self) -> &dyn LogStore {
+        self
+    }
+
+    fn set_caching(&self, objset: u64, policy: CachePolicy) {
+        let mut all = self.0.caching.write();
+        if policy == CachePolicy::default() {
+            all.remove(&objset);
+        } else {
+            all.insert(objset, policy);
+        }
+    }
+
+    fn dsize(&self, bp: &BlkPtr) -> u64 {
+        self.0.tree.read().dsize(bp)
+    }
+}
+
+impl LogStore for Zio {
+    fn has_device(&self) -> bool {
         self.tree()
             .tops
             .iter()
             .any(|t| t.vdev.is_log && t.vdev.is_concrete() && t.vdev.allocatable().load(Ordering::Relaxed))
     }
 
-    fn log_fullness(&self) -> Option<f64> {
+    fn fullness(&self) -> Option<f64> {
         self.allocator().ok()?.log_fullness()
+    }
+
+    fn alloc(&self, txg: Txg, size: u64, step: LogStep) -> BoxFuture<'_, Result<BlkPtr>> {
+        Box::pin(self.alloc_log_block(txg, size, step))
     }
 
     fn write_log(
@@ -187,11 +207,11 @@ impl BlockStore for Zio {
         Box::pin(async move { self.read_log_block(&bp, bookmark).await })
     }
 
-    fn log_is_separate(&self, bp: &BlkPtr) -> bool {
+    fn is_separate(&self, bp: &BlkPtr) -> bool {
         self.log_on_log_vdev(bp)
     }
 
-    fn log_shape(&self) -> LogShape {
+    fn shape(&self) -> LogShape {
         let tree = self.tree();
         let logs = tree.tops_for(true).count();
         let turns = tree.turns(logs > 0);
@@ -201,18 +221,5 @@ impl BlockStore for Zio {
             Vec::new()
         };
         LogShape { trains: if turns { 1 } else { logs.max(2) }, stripes }
-    }
-
-    fn set_caching(&self, objset: u64, policy: CachePolicy) {
-        let mut all = self.0.caching.write();
-        if policy == CachePolicy::default() {
-            all.remove(&objset);
-        } else {
-            all.insert(objset, policy);
-        }
-    }
-
-    fn dsize(&self, bp: &BlkPtr) -> u64 {
-        self.0.tree.read().dsize(bp)
     }
 }

@@ -230,42 +230,9 @@ pub trait BlockStore: Send + Sync {
         false
     }
 
-    /// Whether there is a log device that takes blocks.
-    fn has_log_device(&self) -> bool {
-        false
-    }
-
-    /// How much of the log devices' space is taken, from 0 to 1; None: there are none that take
-    /// blocks.
-    fn log_fullness(&self) -> Option<f64> {
-        None
-    }
-
-    /// A place for a block of the intent log, in a txg that the caller holds open. See
-    /// `zio/log.rs`; a store that has no devices has no log.
-    fn alloc_log(&self, _: Txg, _: u64, _: LogStep) -> BoxFuture<'_, Result<BlkPtr>> {
-        Box::pin(std::future::ready(Err(no_log())))
-    }
-
-    /// Writes a log block; the future ends when it is stable, and what was written ahead too. The
-    /// write is under way when this returns.
-    fn write_log(&self, _: &BlkPtr, _: Bytes, _: EarlyWrites) -> BoxFuture<'static, Result<LogWritten>> {
-        Box::pin(std::future::ready(Err(no_log())))
-    }
-
-    /// Reads what may or may not be a log block.
-    fn read_log(&self, bp: BlkPtr, bookmark: Bookmark) -> BoxFuture<'_, Result<Bytes>> {
-        self.read(bp, bookmark, Priority::SyncRead)
-    }
-
-    /// Whether a log block lies on a device that is for nothing else.
-    fn log_is_separate(&self, _: &BlkPtr) -> bool {
-        false
-    }
-
-    /// How log blocks are best sent.
-    fn log_shape(&self) -> LogShape {
-        LogShape { trains: 2, stripes: Vec::new() }
+    /// What only the intent log asks for.
+    fn log(&self) -> &dyn LogStore {
+        &NoLog
     }
 
     /// From now on the caches take these of an objset's blocks.
@@ -274,3 +241,47 @@ pub trait BlockStore: Send + Sync {
     /// The space a block takes as users see it (deflated by RAID-Z's overhead), in bytes.
     fn dsize(&self, bp: &BlkPtr) -> u64;
 }
+
+/// What the intent log needs of a pool beside. A store without devices has no log.
+pub trait LogStore: Send + Sync {
+    /// Whether there is a log device that takes blocks.
+    fn has_device(&self) -> bool {
+        false
+    }
+
+    /// How much of the log devices' space is taken, from 0 to 1; None: there are none that take
+    /// blocks.
+    fn fullness(&self) -> Option<f64> {
+        None
+    }
+
+    /// A place for a block, in a txg that the caller holds open. See `zio/log.rs`.
+    fn alloc(&self, _: Txg, _size: u64, _: LogStep) -> BoxFuture<'_, Result<BlkPtr>> {
+        Box::pin(std::future::ready(Err(no_log())))
+    }
+
+    /// Writes a block; the future ends when it is stable, and what was written ahead too. The write
+    /// is under way when this returns.
+    fn write_log(&self, _: &BlkPtr, _: Bytes, _: EarlyWrites) -> BoxFuture<'static, Result<LogWritten>> {
+        Box::pin(std::future::ready(Err(no_log())))
+    }
+
+    /// Reads what may or may not be a log block.
+    fn read_log(&self, _: BlkPtr, _: Bookmark) -> BoxFuture<'_, Result<Bytes>> {
+        Box::pin(std::future::ready(Err(no_log())))
+    }
+
+    /// Whether a block lies on a device that is for nothing else.
+    fn is_separate(&self, _: &BlkPtr) -> bool {
+        false
+    }
+
+    /// How blocks are best sent.
+    fn shape(&self) -> LogShape {
+        LogShape { trains: 2, stripes: Vec::new() }
+    }
+}
+
+struct NoLog;
+
+impl LogStore for NoLog {}

@@ -5,13 +5,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use zilla::{Filesystem, FsProps, NoSnapshots, Time};
-use zilla_core::dmu::testing::{MemStore, keep_synced, props};
 use zilla_core::dmu::{DbufCache, Objset};
 use zilla_core::txg::TxgState;
 use zilla_core::types::Txg;
 use zilla_core::zpl::{Unlimited, Zfs, ZplProps, create_fs};
 use zilla_env::{Env, block_on, real_env};
 use zilla_fuse::{Mount, Options};
+use zilla_testkit::memory::{MemStore, keep_synced, props};
 
 /// A new file system and what runs it.
 pub fn in_memory(props_of_fs: FsProps) -> (Arc<Filesystem>, Env) {

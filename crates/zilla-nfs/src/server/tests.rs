@@ -9,12 +9,12 @@ use crate::xdr::{In, Out};
 use crate::{Export, ExportId, Options};
 use std::sync::OnceLock;
 use zilla::{Filesystem, FsProps, NoSnapshots, Time};
-use zilla_core::dmu::testing::{MemStore, keep_synced, props};
 use zilla_core::dmu::{DbufCache, Objset};
 use zilla_core::txg::TxgState;
 use zilla_core::types::Txg;
 use zilla_core::zpl::{Unlimited, Zfs, ZplProps, create_fs};
 use zilla_env::{Env, block_on, real_env};
+use zilla_testkit::memory::{MemStore, keep_synced, props};
 
 static ENV: OnceLock<Env> = OnceLock::new();
 

@@ -349,7 +349,8 @@ impl Work {
         let e = tree::epbs(self.phys.indblkshift);
         self.indirects
             .get(&(level + 1, tree::ancestor(blkid, 1, e)))
-            .map_or(BlkPtr::ZERO, |ind| ind.bps[(blkid & ((1 << e) - 1)) as usize])
+            .and_then(|ind| ind.bps.get((blkid & ((1 << e) - 1)) as usize).copied())
+            .unwrap_or_default()
     }
 
     pub(super) fn put(&mut self, level: u8, blkid: u64, bp: BlkPtr) {
@@ -362,8 +363,9 @@ impl Work {
         let e = tree::epbs(self.phys.indblkshift);
         let parent = self.indirects.get_mut(&(level + 1, tree::ancestor(blkid, 1, e)));
         debug_assert!(parent.is_some(), "the path to a changed block is in memory");
-        if let Some(ind) = parent {
-            ind.bps[(blkid & ((1 << e) - 1)) as usize] = bp;
+        let place = parent.and_then(|ind| ind.bps.get_mut((blkid & ((1 << e) - 1)) as usize));
+        if let Some(place) = place {
+            *place = bp;
         }
     }
 
