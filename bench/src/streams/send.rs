@@ -11,9 +11,9 @@ use crate::engine::data::next;
 use crate::meter::Mark;
 use bytes::Bytes;
 use serde_json::{Value, json};
-use zilla::streams::{From, ReceiveOpts, RecordReader, SendOpts, Special};
+use zilla::streams::{From, ReceiveOpts, RecordReader, SendOpts, Sink, Special};
 use zilla::{Cred, Files, NewFile};
-use zilla_core::send::frame::Count;
+use zilla_env::BoxFuture;
 use zilla_ondisk::stream::Record;
 
 /// Of the overwriting that leaves no file in order, in txgs.
@@ -22,6 +22,17 @@ const FILES_IN_DIR: u64 = 1000;
 const S_IFREG: u32 = 0o100_000;
 const S_IFDIR: u32 = 0o040_000;
 const OWNER: Cred = Cred { uid: 0, gid: 0 };
+
+/// A sink that only counts.
+#[derive(Default)]
+struct Count(u64);
+
+impl Sink for Count {
+    fn write(&mut self, data: Vec<Bytes>) -> BoxFuture<'_, zilla::error::Result<()>> {
+        self.0 += data.iter().map(|d| d.len() as u64).sum::<u64>();
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
 
 impl Bench {
     /// A file whose records lie in no order, and a snapshot of it.
