@@ -1,8 +1,8 @@
 //! Nothing unfinished and nothing of somebody's own machine.
 //!
 //! A repository is read by people who never saw the machine it was written on: a path below a home
-//! folder helps none of them. A word that marks something unfinished belongs in the table of the
-//! README or in an issue.
+//! folder helps none of them. What a word marks as unfinished belongs in the book's list of what
+//! works (`what-works.md`) or in an issue.
 
 use super::Finding;
 
