@@ -2,8 +2,10 @@
 //!
 //! Each open pool has caches, dirty data and objects in memory. What they may take together is what
 //! one pool alone might: a tenth of the memory for dirty data, divided evenly since a pool's limit
-//! says when its writers wait; and half of it for the caches, which goes to whoever reads: each may
-//! grow into its part of what none of them uses, and gives way by its part of what is missing.
+//! says when its writers wait; an eighth for blocks that are ready decompressed, divided evenly, too,
+//! where that is less than each was given; and half of it for the caches, which goes to whoever
+//! reads: each may grow into its part of what none of them uses, and gives way by its part of what
+//! is missing.
 //!
 //! `zfs_arc_max` and `zfs_dirty_data_max` say other numbers for all pools together, `zfs_arc_min` a
 //! floor below which the caches do not give way, divided evenly ([`super::chosen`]). They are
@@ -25,12 +27,17 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+/// One part in so many of the memory is for blocks that are ready in the dbuf caches.
+const READY: u64 = 8;
+
 struct Member {
     arc: Weak<Cache>,
     /// What who opened the pool allows its cache.
     arc_max: u64,
     txgs: Weak<TxgState>,
     dbufs: Weak<DbufCache>,
+    /// The same for its blocks that are ready, in bytes.
+    dbufs_max: u64,
 }
 
 /// The process's open pools, and what was chosen for all of them.
@@ -62,10 +69,10 @@ pub fn chosen() -> Chosen {
 
 /// A pool is opened.
 pub(super) fn join(arc: &Arc<Cache>, txgs: &Arc<TxgState>, dbufs: &Arc<DbufCache>, memory: &Memory) {
-    let arc_max = arc.max();
+    let (arc_max, dbufs_max) = (arc.max(), dbufs.counts().limit);
     let (arc, txgs, dbufs) = (Arc::downgrade(arc), Arc::downgrade(txgs), Arc::downgrade(dbufs));
     let mut members = MEMBERS.lock();
-    members.all.push(Member { arc, arc_max, txgs, dbufs });
+    members.all.push(Member { arc, arc_max, txgs, dbufs, dbufs_max });
     members.look(memory, true);
     let (caches, chosen) = (members.caches(), members.chosen);
     drop(members);
@@ -116,6 +123,7 @@ impl Members {
             }
             if let Some(dbufs) = m.dbufs.upgrade() {
                 dbufs.objects.set_limit(idle_objects(memory) / pools as usize);
+                dbufs.set_limit(m.dbufs_max.min(memory.total / READY / pools) as usize);
             }
         }
     }
@@ -251,5 +259,26 @@ mod tests {
             let used = Used { caches: 2, bytes: 0, chosen: Some(all) };
             assert_eq!(used.most(0, all, &m(16 * gib)), all / 2);
         }
+    }
+
+    #[test]
+    fn blocks_that_are_ready_take_an_eighth_of_all_pools_together() {
+        const MIB: u64 = 1 << 20;
+        let dbufs = [0, 1].map(|_| DbufCache::new(64 << 20));
+        let member = |dbufs: &Arc<DbufCache>| Member {
+            arc: Weak::new(),
+            arc_max: 0,
+            txgs: Weak::new(),
+            dbufs: Arc::downgrade(dbufs),
+            dbufs_max: 64 * MIB,
+        };
+        let all = dbufs.iter().map(member).collect();
+        let members = Members { all, set: [0; 3], chosen: Chosen::default() };
+        let limits = |total: u64| {
+            members.divide(&Memory { total, available: total });
+            dbufs.each_ref().map(|d| d.counts().limit / MIB)
+        };
+        assert_eq!(limits(256 * MIB), [16, 16]);
+        assert_eq!(limits(16 << 30), [64, 64], "what who opened them allows");
     }
 }
