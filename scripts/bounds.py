@@ -18,6 +18,7 @@ import mmap
 import os
 import random
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -124,6 +125,8 @@ def main():
     with open(f"{folder}/log", "wb") as log:
         daemon = subprocess.Popen([f"{programs}/zillad"], preexec_fn=limit, stdout=log, stderr=log)
     while subprocess.run([f"{programs}/zilla", "status"], capture_output=True).returncode != 0:
+        if daemon.poll() is not None:
+            sys.exit(f"the daemon has ended: see {folder}/log")
         time.sleep(0.1)
     disks = [f"{folder}/disk{n}" for n in range(3)]
     for disk in disks:
@@ -146,6 +149,10 @@ def main():
     with open(args.o, "w") as curve:
         curve.write("second,resident,said," + ",".join(PARTS) + "\n")
         while time.time() < until:
+            if daemon.poll() is not None:
+                for pid in clients:
+                    os.kill(pid, signal.SIGKILL)
+                sys.exit(f"the daemon has ended: see {folder}/log")
             stats, rss = arcstats(folder), resident(daemon.pid)
             parts = [stats[name] for name in PARTS]
             said, second = sum(parts), int(time.time() - begun)

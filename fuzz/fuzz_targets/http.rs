@@ -66,7 +66,8 @@ fn door() -> &'static (tokio::runtime::Runtime, SocketAddr) {
     })
 }
 
-/// The first byte says how much of the request is ours: nothing, the host, or all but path and body.
+/// The first byte says how much of the request is ours: nothing, the host, or all but path and
+/// body.
 fn request(first: u8, rest: &[u8], at: SocketAddr) -> Vec<u8> {
     let token = format!("authorization: Bearer {}\r\n", "a".repeat(64));
     let (path, body) = match rest.iter().position(|&b| b == 0) {

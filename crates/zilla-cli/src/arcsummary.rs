@@ -417,4 +417,29 @@ mod tests {
         assert!(l2arc(&counts)[0].ends_with("HEALTHY"));
         assert_eq!(bar(&counts)[2].matches('F').count(), BAR / 2);
     }
+
+    /// Parts of a whole are no sums, and the machine's memory is one.
+    #[test]
+    fn two_pools_are_told_together() {
+        let of = |data: u64, metadata: u64, p: u64| {
+            let counts = [
+                ("data_size", data),
+                ("metadata_size", metadata),
+                ("p", p),
+                ("c", 100),
+                ("meta", 3 << 30),
+                ("pd", 1 << 31),
+                ("memory_all_bytes", 1000),
+                ("l2_data_to_meta_ratio", data),
+            ];
+            let counts = counts.into_iter().map(|(name, n)| (name.to_owned(), n)).collect();
+            ArcStat { counts, ..ArcStat::default() }
+        };
+        let sum = ArcStat::total([of(10, 30, 20), of(50, 10, 0)]);
+        let told = ["data_size", "meta", "pd", "pm", "memory_all_bytes", "l2_data_to_meta_ratio"];
+        let part = |of: u64, all: u64| (of << 32) / all;
+        let recent = part(20, 200);
+        let wanted = [60, part(40, 100), recent, recent, 1000, 50];
+        assert_eq!(told.map(|name| sum[name]), wanted);
+    }
 }

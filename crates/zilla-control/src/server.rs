@@ -127,10 +127,10 @@ pub async fn serve_to<B: Backend>(
         let stream = Wary::new(stream, !caller.owner);
         let guest = match caller.owner {
             true => None,
-            false => match guests.place(whose(&*stream, &caller)) {
-                Some(place) => Some(place),
-                None => {
-                    tracing::warn!("refused a connection of uid {}: there are too many", caller.uid);
+            false => match guests.admit(&*stream, &caller) {
+                Ok(place) => Some(place),
+                Err(why) => {
+                    tracing::warn!("refused a connection of uid {}: {why}", caller.uid);
                     continue;
                 }
             },
@@ -149,11 +149,6 @@ pub async fn serve_to<B: Backend>(
         tracing::warn!("operations are still under way after {} s", DRAIN.as_secs());
     }
     Ok(())
-}
-
-/// Whom a caller's place is counted for, who is at the other end of this.
-pub fn whose(socket: &impl AsFd, caller: &Caller) -> Whose {
-    Whose::of(socket, caller.uid, caller.pid)
 }
 
 /// How many places each has taken who does not own the daemon, and how many there are.
@@ -176,6 +171,12 @@ impl Guests {
     /// No one leaves it half changed.
     fn all(&self) -> MutexGuard<'_, HashMap<Whose, usize>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for the caller at the other end of this, or why he gets none.
+    pub fn admit(self: &Arc<Guests>, socket: &impl AsFd, caller: &Caller) -> Result<Place, &'static str> {
+        let whose = Whose::of(socket, caller.uid, caller.pid).ok_or("who made it has ended")?;
+        self.place(whose).ok_or("there are too many")
     }
 
     /// None if there is none left for him.

@@ -10,13 +10,14 @@
 //! be lent another's credentials for a call (io_uring's personalities), and root lends them to whom
 //! he likes.
 //!
-//! Who cannot be looked up, because he has ended or lives in a pid namespace that is not below
-//! ours, may be anybody's: all of these are counted as one. Where there is no /proc users are
-//! counted.
+//! Who cannot be looked up, because he lives in a pid namespace that is not below ours, may be
+//! anybody's: all of these are counted as one. Who has ended is refused: another holds his socket,
+//! who would have places beside his own. Where there is no /proc users are counted.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
+use rustix::io::Errno;
 use std::io;
 
 /// As deep as user namespaces may lie in each other, and more. Source: user_namespaces(7).
@@ -36,24 +37,26 @@ pub enum Whose {
 }
 
 impl Whose {
-    /// Of the other end of a socket, for which the kernel names this user and process.
-    pub fn of(socket: &impl AsFd, uid: u32, pid: Option<i32>) -> Whose {
-        let Ok(own) = namespace("self") else { return Whose::User(uid) };
-        let Some(pid) = pid.filter(|pid| *pid > 0) else { return Whose::Unknown };
-        let peer = match peer_process(socket.as_fd()) {
-            Ok(peer) => peer,
-            Err(_) => return Whose::Unknown,
+    /// Of the other end of a socket, for which the kernel names this user and process. None: that
+    /// has ended.
+    pub fn of(socket: &impl AsFd, uid: u32, pid: Option<i32>) -> Option<Whose> {
+        let Ok(own) = namespace("self") else { return Some(Whose::User(uid)) };
+        let Some(pid) = pid.filter(|pid| *pid > 0) else { return Some(Whose::Unknown) };
+        let peer = peer_process(socket.as_fd()).ok()?;
+        let found = match namespace(&pid.to_string()) {
+            Ok(at) => in_namespace(at, pid, uid, &own).unwrap_or(Whose::Unknown),
+            Err(Errno::NOENT | Errno::SRCH) => return None,
+            // Even root may not look at all processes in a container.
+            Err(_) => Whose::Unknown,
         };
-        let found = of_process(pid, uid, &own).unwrap_or(Whose::Unknown);
         // Its number may have been given to another process before that was looked at.
-        if peer.is_none_or(|peer| lives(&peer)) { found } else { Whose::Unknown }
+        peer.is_none_or(|peer| lives(&peer)).then_some(found)
     }
 }
 
-/// None: it cannot be told.
-fn of_process(pid: i32, uid: u32, own: &OwnedFd) -> Option<Whose> {
+/// Of a process that lives in this user namespace. None: it cannot be told.
+fn in_namespace(mut at: OwnedFd, pid: i32, uid: u32, own: &OwnedFd) -> Option<Whose> {
     let own = identity(own)?;
-    let mut at = namespace(&pid.to_string()).ok()?;
     if identity(&at)? == own {
         let real = real_user(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?)?;
         return Some(Whose::User(if real == 0 { uid } else { real }));
@@ -132,6 +135,7 @@ fn lives(process: &OwnedFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
     use std::io::Write;
     use std::os::unix::net::UnixStream;
     use std::os::unix::process::CommandExt;
@@ -162,7 +166,8 @@ mod tests {
     }
 
     fn told(child: &Child) -> Option<Whose> {
-        of_process(child.id() as i32, SUB, &namespace("self").unwrap())
+        let pid = child.id();
+        in_namespace(namespace(&pid.to_string()).ok()?, pid as i32, SUB, &namespace("self").unwrap())
     }
 
     fn ended(mut child: Child) {
@@ -205,15 +210,34 @@ mod tests {
         ended(two);
     }
 
+    /// A child connects, leaves the socket to its parent, and ends.
+    #[test]
+    fn who_has_ended_is_let_in_by_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let kept = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        let (socket, address) = (kept.try_clone().unwrap(), SocketAddrUnix::new(&path).unwrap());
+        let mut child = Command::new("true");
+        // SAFETY: one system call between fork and exec.
+        unsafe { child.pre_exec(move || rustix::net::connect(&socket, &address).map_err(io::Error::from)) };
+        let mut child = child.spawn().unwrap();
+        let pid = child.id() as i32;
+        let (theirs, _) = listener.accept().unwrap();
+        assert!(child.wait().unwrap().success());
+        assert_eq!(Whose::of(&theirs, 7, Some(pid)), None);
+        drop(kept);
+    }
+
     #[test]
     fn who_is_here_is_a_user_and_who_is_gone_nobody() {
         let (one, _other) = UnixStream::pair().unwrap();
         let (me, pid) = (rustix::process::getuid().as_raw(), std::process::id() as i32);
         let lent = if me == 0 { 7 } else { me };
-        assert_eq!(Whose::of(&one, 7, Some(pid)), Whose::User(lent));
-        assert_eq!(Whose::of(&one, 7, None), Whose::Unknown);
-        assert_eq!(Whose::of(&one, 7, Some(0)), Whose::Unknown);
-        assert_eq!(Whose::of(&one, 7, Some(i32::MAX)), Whose::Unknown);
+        assert_eq!(Whose::of(&one, 7, Some(pid)), Some(Whose::User(lent)));
+        assert_eq!(Whose::of(&one, 7, None), Some(Whose::Unknown));
+        assert_eq!(Whose::of(&one, 7, Some(0)), Some(Whose::Unknown));
+        assert_eq!(Whose::of(&one, 7, Some(i32::MAX)), None);
         assert_eq!(real_user("Name:\tUid:\nUid:\t1\t2\t3\t4\n"), Some(1));
         assert_eq!(real_user(""), None);
     }

@@ -46,7 +46,7 @@ fn beside(arc: &[(&'static str, u64)], dbufs: &DbufCounts, dirty: u64) -> [(&'st
         ("arc_meta_used", metadata),
         ("arc_dnode_limit", dbufs.objects_limit),
         // Nothing of the kind is here: room that is promised or lent, buffers that keep another
-        // alive, blocks that stay encrypted, what is lost by rounding, reads that are only looked for.
+        // alive, blocks that stay encrypted, what is lost by rounding.
         ("arc_tempreserve", 0),
         ("arc_loaned_bytes", 0),
         ("arc_prune", 0),

@@ -117,7 +117,7 @@ fn what_a_pool_and_its_file_systems_do_is_told() {
 /// Where OpenZFS's scripts look for statistics.
 const OPENZFS: &str = "/proc/spl/kstat/zfs";
 
-/// OpenZFS's own `arc_summary` and `arcstat` (Debian: zfsutils-linux) read ours as they read theirs.
+/// OpenZFS's own `arc_summary` and `arcstat` (Debian: zfsutils-linux) read ours as they do theirs.
 #[test]
 fn openzfs_s_scripts_read_them() {
     if !can(&[Need::Fuse, Need::Zdb, Need::Python]) {

@@ -246,7 +246,12 @@ pub fn check_added(root: &VdevNode, spec: &VdevSpec) -> Result<(), SpecError> {
     let (Some(old), Some(new)) = (old, new) else { return Ok(()) };
     // Of disks and files one is as good as the other.
     let single = |r: Replication| matches!(r.name, "disk" | "file");
-    if single(old) && single(new) || mismatch(old, new).is_none() {
+    // A mirror beside a raidz is judged as in a new pool; beside others the width counts, too.
+    let alike = match old.name == new.name {
+        true => old.parity == new.parity && old.children == new.children,
+        false => [old.name, new.name].contains(&"mirror") && mismatch(old, new).is_none(),
+    };
+    if single(old) && single(new) || alike {
         return Ok(());
     }
     let parity = |r: Replication| if r.name == "mirror" { r.children.saturating_sub(1) } else { r.parity };
@@ -308,7 +313,8 @@ fn mismatch(last: Replication, this: Replication) -> Option<String> {
             )
         });
     }
-    if matches!((last.name, this.name), ("raidz", "draid") | ("draid", "raidz")) {
+    // As with OpenZFS their widths are not looked at.
+    if matches!(last.name, "raidz" | "draid") && matches!(this.name, "raidz" | "draid") {
         return (last.parity != this.parity).then(|| {
             format!(
                 "{head} {} and {} vdevs with different redundancy, {} vs. {} are present",
@@ -318,16 +324,6 @@ fn mismatch(last: Replication, this: Replication) -> Option<String> {
     }
     if last.name != this.name {
         return Some(format!("{head} both {} and {} vdevs are present", last.name, this.name));
-    }
-    // As with OpenZFS the width of a dRAID is not looked at.
-    if last.name == "draid" && last.parity == this.parity {
-        return None;
-    }
-    if last.parity != this.parity {
-        return Some(format!(
-            "{head} both {} and {} device parity {} vdevs are present",
-            last.parity, this.parity, this.name
-        ));
     }
     (last.children != this.children).then(|| {
         format!("{head} both {}-way and {}-way {} vdevs are present", last.children, this.children, this.name)
@@ -431,9 +427,10 @@ mod tests {
             ),
             (
                 "raidz @a @b @c raidz2 @d @e @f",
-                "mismatched replication level: both 1 and 2 device parity raidz vdevs are present",
+                "mismatched replication level: raidz and raidz vdevs with different redundancy, 1 vs. 2 are present",
             ),
             ("draid:1d @a @b draid:1d @c @d @e", ""),
+            ("raidz @a @b @c raidz @d @e", ""),
             ("mirror @a @big", "mirror contains devices of different sizes"),
             ("@a log mirror @b @c", ""),
             ("@a log mirror @b @big", "mirror contains devices of different sizes"),

@@ -293,15 +293,37 @@ impl ArcStat {
         "arc_sys_free",
     ];
 
+    /// Means, of which the largest is told of several pools.
+    pub const MEANS: [&str; 2] = ["l2_log_blk_avg_asize", "l2_data_to_meta_ratio"];
+
     /// Of several pools together.
     pub fn total(all: impl IntoIterator<Item = ArcStat>) -> BTreeMap<String, u64> {
-        let mut sum = BTreeMap::new();
+        let mut sum: BTreeMap<String, u64> = BTreeMap::new();
         for (name, n) in all.into_iter().flat_map(|s| s.counts) {
             let one = ArcStat::OF_MACHINE.contains(&name.as_str());
+            let mean = ArcStat::MEANS.contains(&name.as_str());
             let total = sum.entry(name).or_insert(0);
-            *total = if one { n } else { *total + n };
+            *total = if one {
+                n
+            } else if mean {
+                n.max(*total)
+            } else {
+                *total + n
+            };
         }
+        let parts = ArcStat::parts(|name| sum.get(name).copied().unwrap_or(0));
+        sum.extend(parts.map(|(name, part)| (name.to_owned(), part)));
         sum
+    }
+
+    /// Those that are parts of a whole, which is 2^32, from those that they follow from: the part of
+    /// metadata, which have no target of their own, and the target of what is recent, which data and
+    /// metadata have together.
+    pub fn parts(of: impl Fn(&str) -> u64) -> [(&'static str, u64); 3] {
+        let part = |of: u64, all: u64| ((u128::from(of.min(all)) << 32) / u128::from(all.max(1))) as u64;
+        let metadata = of("metadata_size");
+        let recent = part(of("p"), of("c"));
+        [("meta", part(metadata, of("data_size") + metadata)), ("pd", recent), ("pm", recent)]
     }
 }
 

@@ -25,8 +25,8 @@ pub struct Counters {
     pub prefetched_iohits: u64,
     pub deleted: u64,
     /// Bytes that were evicted, uncompressed, by whether a second level would have them: those that
-    /// had been written to a cache device or came from one; those that might have been, by list; the
-    /// others.
+    /// had been written to a cache device or came from one; those that might have been, by list;
+    /// the others.
     evicted_cached: u64,
     evicted_eligible: [u64; 2],
     evicted_ineligible: u64,

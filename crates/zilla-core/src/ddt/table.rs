@@ -173,8 +173,8 @@ impl Table {
     /// Bytes that the ZAPs are going to grow by when the logs are flushed, about.
     pub fn to_come(&self) -> u64 {
         let st = self.state.lock();
-        let entries: u64 = st.counts.iter().sum();
-        let bytes: u64 = st.zaps.iter().flatten().map(|z| z.dnode().used()).sum();
+        let entries = st.counts.iter().copied().fold(0, u64::saturating_add);
+        let bytes = st.zaps.iter().flatten().map(|z| z.dnode().used()).fold(0, u64::saturating_add);
         let each = if entries < ENOUGH { USUAL } else { bytes / entries };
         st.logs.fresh().saturating_mul(each)
     }

@@ -91,7 +91,7 @@ pub fn list(counters: &Counters, g: &Gauges) -> Vec<(&'static str, u64)> {
         ("l2_size", g.amounts.lsize),
         ("l2_asize", g.amounts.psize),
         ("l2_hdr_size", g.header_bytes),
-        // An index is locked for a moment, and what is freed while it is written is forgotten at once.
+        // An index is locked for a moment, and what is freed while it is written is forgotten.
         ("l2_writes_lock_retry", 0),
         ("l2_evict_lock_retry", 0),
         ("l2_free_on_write", 0),

@@ -2,7 +2,7 @@
 //!
 //! Each open pool has caches, dirty data and objects in memory. What they may take together is what
 //! one pool alone might: a tenth of the memory for dirty data, divided evenly since a pool's limit
-//! says when its writers wait; an eighth for blocks that are ready decompressed, divided evenly, too,
+//! says when its writers wait; an eighth for blocks that are ready decompressed, divided evenly
 //! where that is less than each was given; and half of it for the caches, which goes to whoever
 //! reads: each may grow into its part of what none of them uses, and gives way by its part of what
 //! is missing.

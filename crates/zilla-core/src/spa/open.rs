@@ -164,7 +164,8 @@ impl Spa {
         let mut failed = None;
         for txg in txgs.into_iter().filter(|txg| (oldest..=rewind.max_txg).contains(txg)) {
             match Self::open_newest(env, found, opts.clone(), txg).await {
-                Err(e @ Error::Corrupt(_)) => {
+                // (An older configuration may do without a vdev that is away.)
+                Err(e) if matches!(e, Error::Corrupt(_)) || e.is(Errno::NxIo) => {
                     tracing::info!(pool = %found.name, txg, "cannot be opened as of this txg: {e}");
                     failed.get_or_insert(e);
                     opts = look(opts).await?;

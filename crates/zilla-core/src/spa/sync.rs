@@ -168,14 +168,19 @@ impl Spa {
             self.retreat_expansion();
             self.zio.resend_txg(txg).await;
         }
+        let mut tried = false;
         loop {
             let stable = match self.zio.wait_txg(txg).await {
-                // A flush failed: who misses something is written down before the uberblock is.
-                Ok(()) if self.tree().is_untold(txg) && !frozen && pass < LAST_LATE_PASS => {
+                // A flush failed: who misses something is written down before the uberblock is. Not
+                // after one was tried: it may be on a device, and a txg has one root.
+                Ok(()) if !tried && self.tree().is_untold(txg) && !frozen && pass < LAST_LATE_PASS => {
                     pass = self.passes(&tx, pass + 1, config_dirty).await?;
                     continue;
                 }
-                Ok(()) => self.make_stable(txg, config_dirty).await,
+                Ok(()) => {
+                    tried = true;
+                    self.make_stable(txg, config_dirty).await
+                }
                 Err(e) => Err(e),
             };
             let Err(e) = stable else { break };

@@ -86,6 +86,7 @@ pub fn sum(
     let none = zilla::stats::arc_counts_of_none();
     for (name, n) in none.into_iter().chain(past).chain(pools.iter().flat_map(counts)) {
         match at.get(name).and_then(|i: &usize| out.get_mut(*i)) {
+            Some((_, sum)) if ArcStat::MEANS.contains(&name) => *sum = n.max(*sum),
             Some((_, sum)) => *sum += n,
             None => {
                 at.insert(name, out.len());
@@ -96,6 +97,12 @@ pub fn sum(
     out.extend(of_machine(memory));
     if pools.is_empty() {
         return out;
+    }
+    let of = |name: &str| at.get(name).and_then(|i: &usize| out.get(*i)).map_or(0, |(_, n)| *n);
+    for (name, part) in ArcStat::parts(of) {
+        if let Some((_, n)) = at.get(name).and_then(|i| out.get_mut(*i)) {
+            *n = part;
+        }
     }
     // These are all pools' together, not each one's.
     let chosen = zilla::stats::chosen();

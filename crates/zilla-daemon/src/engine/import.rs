@@ -235,7 +235,7 @@ impl Engine {
         let begun = self.env.clock.now();
         let pool = self.open_pool(&found, opts, r.altroot.clone(), cachefile).await?;
         if let Err(e) = pool.take_given(&given).await {
-            let closed = pool.zilla.close(None).await;
+            let closed = pool.zilla.close((!readonly).then_some(PoolState::Exported)).await;
             tracing::info!(pool = %name, "not imported with what it was to be given: {closed:?}");
             return Err(e);
         }

@@ -18,6 +18,7 @@ use zilla_control::ApiError;
 pub(super) struct Earlier {
     temporary: Temporary,
     at: Option<String>,
+    redacted: bool,
 }
 
 impl Earlier {
@@ -31,7 +32,11 @@ impl Pool {
     /// How something is mounted now.
     pub(super) fn earlier(&self, name: &str) -> Earlier {
         let mounts = self.mounts.lock();
-        let now = mounts.get(name).map(|m| Earlier { temporary: m.temporary, at: m.at.clone() });
+        let now = mounts.get(name).map(|m| Earlier {
+            temporary: m.temporary,
+            at: m.at.clone(),
+            redacted: m.redacted,
+        });
         now.unwrap_or_default()
     }
 
@@ -81,12 +86,13 @@ impl Pool {
     ) -> Option<ApiError> {
         let mut first = None;
         for (name, earlier) in unmounted.iter().rev() {
-            // It was mounted: so it is now, unasked or not, if it may be at all.
+            // It was mounted: so it is now, unasked or not, if it may be at all. What is redacted
+            // only since then nobody has asked for.
             if earlier.at.is_none() && !self.may_be_mounted(name).await {
                 continue;
             }
             let (temporary, at) = (earlier.temporary, earlier.at.clone());
-            let how = How { temporary, at, explicit: true, again: true, ..How::default() };
+            let how = How { temporary, at, explicit: true, again: earlier.redacted, ..How::default() };
             if let Err(e) = self.mount(engine, name, &how).await {
                 tracing::warn!("'{name}' cannot be mounted again: {}", e.description());
                 first.get_or_insert(e);

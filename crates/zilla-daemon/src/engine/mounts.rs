@@ -39,6 +39,8 @@ pub struct Mounted {
     pub temporary: Temporary,
     /// Where somebody wanted it, whatever its property says.
     pub(super) at: Option<String>,
+    /// Something was left out of it when it was mounted, and whoever did that knew.
+    pub(super) redacted: bool,
     /// What the kernel was told.
     told: Options,
     /// Its row in the table of shares, if it is shared over NFS.
@@ -201,7 +203,8 @@ impl Pool {
             return Ok(());
         }
         // What was left out of it would read as zeroes: whoever wants that says so each time.
-        if ds.redact_snaps().is_some() && !how.force && !how.again {
+        let redacted = ds.redact_snaps().is_some();
+        if redacted && !how.force && !how.again {
             if how.explicit {
                 let what = "Dataset is not complete, was created by receiving a redacted zfs send stream.";
                 return Err(failed(what).subject(name));
@@ -283,7 +286,7 @@ impl Pool {
         let mount = attached.map_err(|why| failed(why).subject(name))?;
         let (mount, at) = (Arc::new(mount), how.at.clone());
         let (share, usershare) = (None, None);
-        let mounted = Mounted { fs, mount, temporary, at, told, share, usershare, in_hand: false };
+        let mounted = Mounted { fs, mount, temporary, at, redacted, told, share, usershare, in_hand: false };
         self.mounts.lock().insert(name.to_owned(), mounted);
         unused.0 = None;
         let shared = self.share_mounted(engine, name, &ds).await;

@@ -9,12 +9,16 @@ use super::pool::Pool;
 use super::values::ratio;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 use zilla::Value;
 use zilla::error::Result;
 use zilla::manage::FailMode;
 use zilla_control::props::{self, POOL_PROPS, PoolPropContext, PropAttr, PropKind, PropType, TypedValue};
 use zilla_control::types::{PoolInfo, PoolSet, PropValue, Source};
 use zilla_control::{ApiError, ErrorCode};
+
+/// How often it is looked whether a pool is suspended.
+const LOOK: Duration = Duration::from_millis(200);
 
 impl Engine {
     /// All properties, as `-p` prints them.
@@ -198,11 +202,23 @@ pub(super) fn fail_mode(value: &TypedValue) -> Answer<FailMode> {
 
 impl Pool {
     /// Gives it what it was to come with. What says how it is opened counts already.
+    /// A pool that is suspended meanwhile is not waited for: nobody could clear it yet.
     pub(super) async fn take_given(&self, all: &[Given]) -> Answer<()> {
-        for given in all.iter().filter(|given| given.is_stored()) {
-            self.take_prop(given).await?;
+        let taken = async {
+            for given in all.iter().filter(|given| given.is_stored()) {
+                self.take_prop(given).await?;
+            }
+            Ok(())
+        };
+        let stuck = async {
+            while self.zilla.suspended().is_none() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::select! {
+            taken = taken => taken,
+            () = stuck => self.check_running(),
         }
-        Ok(())
     }
 
     async fn take_prop(&self, given: &Given) -> Answer<()> {

@@ -118,10 +118,10 @@ impl Desk {
         };
         let place = match caller.owner {
             true => None,
-            false => match self.guests.place(server::whose(&*conn, &caller)) {
-                Some(place) => Some(place),
-                None => {
-                    tracing::warn!("refused a stream of uid {}: there are too many", caller.uid);
+            false => match self.guests.admit(&*conn, &caller) {
+                Ok(place) => Some(place),
+                Err(why) => {
+                    tracing::warn!("refused a stream of uid {}: {why}", caller.uid);
                     return;
                 }
             },
