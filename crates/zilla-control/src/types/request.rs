@@ -316,9 +316,9 @@ impl ArcStat {
         sum
     }
 
-    /// Those that are parts of a whole, which is 2^32, from those that they follow from: the part of
-    /// metadata, which have no target of their own, and the target of what is recent, which data and
-    /// metadata have together.
+    /// Those that are parts of a whole, which is 2^32, from those that they follow from: the part
+    /// of metadata, which have no target of their own, and the target of what is recent, which data
+    /// and metadata have together.
     pub fn parts(of: impl Fn(&str) -> u64) -> [(&'static str, u64); 3] {
         let part = |of: u64, all: u64| ((u128::from(of.min(all)) << 32) / u128::from(all.max(1))) as u64;
         let metadata = of("metadata_size");
