@@ -2,6 +2,7 @@
 //!
 //! The sections are those of which there are figures here; one that is not is refused by name.
 
+use crate::arcstat::derive;
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
 use crate::fmt::time;
@@ -152,10 +153,10 @@ fn share(text: &str, n: u64, all: u64) -> String {
     item(text, &percent(n, all), &count(n))
 }
 
-/// One whole, of which `meta`, `pd` and `pm` are parts.
-const WHOLE: f64 = (1u64 << 32) as f64;
-
 fn arc(c: &Counts) -> Vec<String> {
+    let mut with_targets = c.clone();
+    derive(&mut with_targets);
+    let c = &with_targets;
     let (memory, size, max) = (of(c, "memory_all_bytes"), of(c, "size"), of(c, "c_max"));
     let mut out = vec![
         "ARC status:".into(),
@@ -181,8 +182,7 @@ fn arc(c: &Counts) -> Vec<String> {
     ] {
         out.push(part_of(c, text, name, size));
     }
-    let kinds = |list: &str| of(c, &format!("{list}_data")) + of(c, &format!("{list}_metadata"));
-    let all = ["anon", "mfu", "mru", "uncached"].into_iter().map(kinds).sum();
+    let all = of(c, "caches_size");
     out.extend([
         String::new(),
         title("ARC types breakdown (compressed + overhead):", &bytes(all)),
@@ -193,11 +193,9 @@ fn arc(c: &Counts) -> Vec<String> {
         part_of(c, "Anonymous data size:", "anon_data", all),
         part_of(c, "Anonymous metadata size:", "anon_metadata", all),
     ]);
-    let [meta, pd, pm] = ["meta", "pd", "pm"].map(|name| of(c, name) as f64 / WHOLE);
-    for (list, key, data, metadata) in [("MFU", "mfu", 1.0 - pd, 1.0 - pm), ("MRU", "mru", pd, pm)] {
-        for (kind, target) in [("data", data * (1.0 - meta)), ("metadata", metadata * meta)] {
-            let target = (target * all as f64) as u64;
-            out.push(sized(&format!("{list} {kind} target:"), target, all));
+    for (list, key) in [("MFU", "mfu"), ("MRU", "mru")] {
+        for kind in ["data", "metadata"] {
+            out.push(part_of(c, &format!("{list} {kind} target:"), &format!("{key}_{kind}_target"), all));
             out.push(part_of(c, &format!("{list} {kind} size:"), &format!("{key}_{kind}"), all));
             let evictable = format!("{key}_evictable_{kind}");
             out.push(part_of(c, &format!("{list} evictable {kind} size:"), &evictable, all));
@@ -441,5 +439,6 @@ mod tests {
         let recent = part(20, 200);
         let wanted = [60, part(40, 100), recent, recent, 1000, 50];
         assert_eq!(told.map(|name| sum[name]), wanted);
+        assert_eq!(ArcStat::total([of(16384, 8192, 0)])["meta"], (1 << 32) / 3);
     }
 }

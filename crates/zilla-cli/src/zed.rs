@@ -40,7 +40,7 @@ const TOOLS: [(&str, &str); 5] =
 fn usage(cx: &mut Cx, requested: bool) {
     let text = format!(
         "usage: zed {WORDS}\n\n\
-          \x20 -d zedletdir\t run the programs of this folder instead of {ZEDLETS}\n\
+         \x20 -d zedletdir\t run the programs of this folder instead of {ZEDLETS}\n\
          \x20 -f\t\t run them whoever can write into the folder\n\
          \x20 -F\t\t stay in the foreground, and say what is done on standard error\n\
          \x20 -h\t\t print this\n\

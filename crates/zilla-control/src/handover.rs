@@ -82,8 +82,8 @@ pub fn hand_over(dir: &StateDir, fd: BorrowedFd<'_>) -> Result<Handed, ClientErr
 }
 
 impl Handed {
-    /// Gives each line to `show`, with whether it is for standard error, until the daemon has no
-    /// more to say.
+    /// Gives each line to `show`, after the byte that says where it belongs, until the daemon has
+    /// no more to say.
     pub fn lines(self, mut show: impl FnMut(u8, &str)) {
         let mut lines = BufReader::new(self.conn);
         let mut line = Vec::new();

@@ -16,7 +16,8 @@
 //! - Devices, time, tasks and randomness come from `zilla_env`; the crate knows no runtime.
 //! - Errors are corruption, operating errors or bugs, never mixed ([`error`]).
 
-/// By the name that a file has for it which other crates' tests compile, too.
+/// `zilla-testkit`'s `memory.rs`, which this crate's unit tests compile as well, calls the engine
+/// by its crate's name.
 #[cfg(test)]
 extern crate self as zilla_core;
 

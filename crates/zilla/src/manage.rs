@@ -171,6 +171,11 @@ impl Pool {
         self.spa().suspended()
     }
 
+    /// Waits until that is so, and tells why.
+    pub async fn until_suspended(&self) -> Error {
+        self.spa().until_suspended().await
+    }
+
     /// Whether a suspended pool was given up.
     pub fn is_given_up(&self) -> bool {
         self.spa().ctx.txgs.is_stopped()

@@ -136,6 +136,7 @@ fn what_cannot_be_a_cache_is_refused() {
     assert_eq!(caches(&world), ["c1 ONLINE"]);
     wrong(&format!("remove tank {}", c[1]), 1, "no such device in pool");
     assert_eq!(zilla(&world, "arcstat -f nothing").code, 2);
+    assert_eq!(zilla(&world, "arcstat -a -f size").code, 2);
     assert_ne!(zilla(&world, "arcstat nopool").code, 0);
     pool.judge();
 }

@@ -120,20 +120,12 @@ pub fn counted(n: &Counters) -> Vec<(&'static str, u64)> {
     ]
 }
 
-/// One whole, of which `meta`, `pd` and `pm` are parts.
-const WHOLE: u64 = 1 << 32;
-
-fn part(of: u64, all: u64) -> u64 {
-    (u128::from(of.min(all)) * u128::from(WHOLE) / u128::from(all.max(1))) as u64
-}
-
 pub fn list(n: &Counters, s: &Sizes, [c, c_min, c_max]: [u64; 3]) -> Vec<(&'static str, u64)> {
     let [mru, mfu] = s.lists;
     let [[mru_data, mru_metadata], [mfu_data, mfu_metadata]] = s.held;
     let [[mru_ghost_data, mru_ghost_metadata], [mfu_ghost_data, mfu_ghost_metadata]] = s.ghosts_held;
     let (data, metadata) = (mru_data + mfu_data, mru_metadata + mfu_metadata);
     let [uncached_data, uncached_metadata] = s.uncached;
-    let recent = part(s.p, c);
     let mut all = counted(n);
     all.extend([
         ("hash_elements", s.entries),
@@ -142,11 +134,6 @@ pub fn list(n: &Counters, s: &Sizes, [c, c_min, c_max]: [u64; 3]) -> Vec<(&'stat
         ("hash_collisions", 0),
         ("hash_chains", 0),
         ("hash_chain_max", 0),
-        // Metadata have no target of their own: this is the part that they have.
-        ("meta", part(metadata, data + metadata)),
-        // One target is for both.
-        ("pd", recent),
-        ("pm", recent),
         ("p", s.p),
         ("c", c),
         ("c_min", c_min),

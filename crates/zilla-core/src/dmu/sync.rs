@@ -22,7 +22,7 @@ use super::dbuf::Base;
 use super::dnode::Dnode;
 use super::objset::{Objset, Owner, Slot, WriteProps, used_slots};
 use super::tree::BLKPTR_SHIFT;
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, ObjectId, Txg};
 use crate::zio::{Priority, WriteReq};
 use bytes::Bytes;
@@ -134,10 +134,9 @@ impl Objset {
         let mut loads = futures_util::stream::iter(lacking).map(load).buffer_unordered(PREPARE_CONCURRENCY);
         let mut bytes = 0;
         while let Some((i, blkid, loaded)) = loads.next().await {
-            if let Some(w) = works.get_mut(i) {
-                w.resolved(blkid, loaded, txg).await?;
-                bytes += usize::from(w.phys.datablkszsec) << 9;
-            }
+            let w = nth(works, i)?;
+            w.resolved(blkid, loaded, txg).await?;
+            bytes += usize::from(w.phys.datablkszsec) << 9;
             if bytes >= RESOLVED_BATCH {
                 self.write_blocks(works, txg, props).await?;
                 bytes = 0;
@@ -179,10 +178,11 @@ impl Objset {
         }
         let bps = self.shared.store.write(txg, reqs).await?;
         for (&(i, blkid), bp) in at.iter().zip(bps) {
-            match works.get_mut(i) {
-                Some(w) if blkid == Bookmark::SPILL_BLKID => w.set_spill(bp, txg),
-                Some(w) => w.set(0, blkid, bp, txg),
-                None => {}
+            let w = nth(works, i)?;
+            if blkid == Bookmark::SPILL_BLKID {
+                w.set_spill(bp, txg);
+            } else {
+                w.set(0, blkid, bp, txg);
             }
         }
         Ok(())
@@ -212,9 +212,7 @@ impl Objset {
             }
             let bps = self.shared.store.write(txg, reqs).await?;
             for (&(i, blkid), bp) in at.iter().zip(bps) {
-                if let Some(w) = works.get_mut(i) {
-                    w.set(level, blkid, bp, txg);
-                }
+                nth(works, i)?.set(level, blkid, bp, txg);
             }
         }
         for w in works {
@@ -454,6 +452,11 @@ fn metadata_checksum(data: Checksum) -> Checksum {
         }
         other => other,
     }
+}
+
+/// One of the objects being written. A pointer for which there is none must not be lost in silence.
+fn nth(works: &mut [Work], i: usize) -> Result<&mut Work> {
+    works.get_mut(i).ok_or_else(|| Error::os(Errno::Io, "a block was written of no object of the txg"))
 }
 
 /// Takes what `txg` changed in an object, reading what it needs of the old state.

@@ -19,7 +19,7 @@
 //! world knows of no memory, and nothing is divided there.
 
 use super::chosen::{self, Chosen, Set};
-use super::{Memory, idle_objects, reserve};
+use super::{Memory, idle_objects};
 use crate::arc::{Cache, MIN_LIMIT};
 use crate::dmu::DbufCache;
 use crate::txg::{DirtyLimits, TxgState};
@@ -137,7 +137,7 @@ pub(super) fn adjust(arc: &Cache, memory: &Memory) {
         (members.caches(), members.chosen)
     };
     let used = Used::of(&caches, &chosen);
-    if memory.available < reserve(memory) {
+    if memory.available < memory.reserve() {
         SHORTAGES.fetch_add(1, Ordering::Relaxed);
     }
     arc.set_limit(used.adjusted(arc.limit(), arc.footprint(), arc.max(), memory));
@@ -170,7 +170,7 @@ impl Used {
 
     /// What the limit of a cache that holds `used` should become.
     fn adjusted(&self, limit: u64, used: u64, max: u64, memory: &Memory) -> u64 {
-        let reserve = reserve(memory);
+        let reserve = memory.reserve();
         let limit = if memory.available < reserve {
             let missing = u128::from(reserve - memory.available) * u128::from(used);
             let part = missing.div_ceil(u128::from(self.bytes.max(1)));

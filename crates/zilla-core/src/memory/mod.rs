@@ -48,14 +48,14 @@ impl Memory {
         self.total / 2
     }
 
-    /// What is to be left of it for everyone else: caches give way where it is not.
+    /// What is to be left of it for everyone else, a sixteenth: caches give way where it is not.
     pub fn reserve(&self) -> u64 {
-        reserve(self)
+        reserve_of(self.total)
     }
 
     /// Whether caches may grow.
     pub fn is_ample(&self) -> bool {
-        self.available > 2 * reserve(self)
+        self.available > 2 * self.reserve()
     }
 }
 
@@ -162,11 +162,6 @@ fn reserve_of(total: u64) -> u64 {
     total / 16
 }
 
-/// A sixteenth of the memory is kept free for everyone else.
-fn reserve(memory: &Memory) -> u64 {
-    reserve_of(memory.total)
-}
-
 /// How often free buffers that nobody used in between go back to the system, in seconds: much
 /// longer than from one txg to the next, whose syncs need and free the same ones again.
 const AGING: u32 = 30;
@@ -204,7 +199,7 @@ async fn watch_below(arc: Weak<Cache>, env: Env, root: &Path) {
         // (It may not be told once, when a process has no file descriptor left.)
         if let Some(memory) = said {
             budget::adjust(&arc, &memory);
-            if memory.available < reserve(&memory) {
+            if memory.available < memory.reserve() {
                 zilla_env::trim_pool();
             } else if seconds % AGING == 0 {
                 zilla_env::age_pool();
@@ -280,7 +275,7 @@ mod tests {
         let calm = said(&line("9.99"), &[]);
         assert_eq!(calm.available, 512 * MIB);
         for stalled in [said(&line("10.00"), &[]), said("", &[("memory.pressure", &line("55.50"))])] {
-            assert!(stalled.available < reserve(&stalled), "{stalled:?}");
+            assert!(stalled.available < stalled.reserve(), "{stalled:?}");
         }
         assert_eq!(said("garbage", &[("memory.pressure", "some avg10=x")]).available, 512 * MIB);
         // Others wait at a limit of their own.

@@ -82,7 +82,7 @@ pub struct VdevSpec {
     pub data_disks: u64,
     /// Whether some of its devices are said to be rotational.
     pub rotational: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// Whether some are seen to.
+    /// Whether some are seen to be.
     pub turns: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Whether the vdev's devices can take writes now.
     pub usable: Arc<AtomicBool>,

@@ -80,7 +80,10 @@ impl VdevTree {
                         // It stays behind, as an object that nothing leads to. To free it takes
                         // what cannot be read: its dnode, or the pointers to its blocks. And what
                         // is no space map is somebody else's.
-                        tracing::error!("object {object} is in nobody's use from now on");
+                        tracing::error!(
+                            path = %leaf.path(), object,
+                            "the record of what the device missed is damaged: it stays allocated, unused"
+                        );
                         v.remove_config("DTL");
                     }
                     unknown.push(v);

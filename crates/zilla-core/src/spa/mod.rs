@@ -283,7 +283,7 @@ impl Spa {
         let spa = self.clone();
         let logged =
             self.ctx.sync_task(move |tx| Box::pin(async move { spa.append_history(&tx, record).await }));
-        match select(std::pin::pin!(logged), std::pin::pin!(self.suspension.happens())).await {
+        match select(std::pin::pin!(logged), std::pin::pin!(self.until_suspended())).await {
             Either::Left((done, _)) => done,
             Either::Right((why, _)) => Err(why),
         }

@@ -129,6 +129,11 @@ impl Spa {
         self.suspension.state.lock().why.clone()
     }
 
+    /// Waits until there is a reason ([`Spa::suspended`]), and tells it.
+    pub async fn until_suspended(&self) -> Error {
+        self.suspension.happens().await
+    }
+
     pub fn fail_mode(&self) -> FailMode {
         if self.suspension.go_on.load(Ordering::Relaxed) { FailMode::Continue } else { FailMode::Wait }
     }

@@ -8,28 +8,31 @@
 //! | train ([`Trains`]) | | becomes | when |
 //! |---|---|---|---|
 //! | idle | nobody waits | driven | somebody joins: he drives it |
-//! | driven | some wait; one of them, or a task, sees to it that it leaves | packing | there is room for one more under way: its waiters and records are taken |
-//! | | | idle | nobody waits any more: a txg took care of them |
-//! | packing | not all of its records are in blocks that have left; who comes now takes the next | under way | its last block is issued |
-//! | | | over | a block finds no place or no chain: its waiters wait for a txg |
+//! | driven | some wait; one of them or a task drives it | packing | one more may be under way |
+//! | | | idle | nobody waits any more |
+//! | packing | not all of its records have left | under way | its last block is issued |
+//! | | | over | a block finds no place or no chain |
 //! | under way | | over | its last block is settled: its waiters are told |
 //!
 //! While one train is under way another may be driven; of these two states there is one at a time.
+//! The waiters and records of a train are taken when it is packing: who comes then takes the next.
+//! Where a block of a train finds no place, its waiters wait for a txg. The header on disk leads to
+//! a chain when the txg in which its first block was allocated is synced.
 //!
 //! | block ([`Lwb`]) | | becomes | when |
 //! |---|---|---|---|
-//! | allocated | the header or the block before names its place; at the end of the chain | issued | it is full, and its successor is allocated and behind it in the chain |
+//! | allocated | at the end of the chain, empty on disk | issued | it is full, its successor allocated |
 //! | issued | on its way to the disk | written | its write and flush are over, well or not |
-//! | written | one before it is on its way | settled | all before it are settled: those who wait for it are told |
-//! | settled | | freed | it is the first, and its records' txgs and its own allocation's are synced |
-//! | allocated | of a broken chain: it will never be written | freed | it is the first, and nothing is on its way |
+//! | written | one before it is on its way | settled | all before it are settled |
+//! | settled | | freed | it is the first, and its txgs are synced |
+//! | allocated | of a broken chain: never written | freed | it is the first, and nothing is on its way |
 //! | any but issued | | freed | its chain is given back, or abandoned |
 //!
 //! | chain ([`Chain`]) | | becomes | when |
 //! |---|---|---|---|
-//! | absent | no block | begun | a first block is allocated; the header leads to it when the txg of that is synced |
+//! | absent | no block | begun | a first block is allocated |
 //! | begun | the header leads to its first block | absent | it is given back, or its last block is freed |
-//! | | | broken | a block cannot be allocated or written: nothing may follow |
+//! | | | broken | a block finds no place or fails |
 //! | broken | commits wait for txgs | absent | its blocks are freed |
 //! | any | | abandoned | the dataset goes, or its contents are replaced |
 //!

@@ -66,7 +66,7 @@ impl PendingReads {
             outcome: Mutex::new(Outcome::Running),
             over: Event::new(),
             overwritten: AtomicBool::new(false),
-            ahead: class > Priority::SyncWrite,
+            ahead: super::read::is_prefetch(class),
         });
         map.insert(key, pending.clone());
         Join::Lead(Lead { reads: self, key, pending })

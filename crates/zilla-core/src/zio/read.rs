@@ -43,7 +43,7 @@ fn is_damaged((dva, failure): &(Dva, DvaFailure)) -> bool {
     !dva.gang && failure.checksum
 }
 
-fn is_prefetch(class: Priority) -> bool {
+pub(super) fn is_prefetch(class: Priority) -> bool {
     class > Priority::SyncWrite
 }
 

@@ -28,17 +28,14 @@ impl Engine {
             let streams = super::kstats::stream_names(&pool.zilla.stream_counts());
             let streams = streams.into_iter().map(|(name, n)| (format!("zfetch_{name}"), n));
             let logs = super::kstats::named(&pool.zilla.log_counts());
-            let all = counts(pool).into_iter().chain(machine.into_iter().flatten()).chain(logs);
+            let caches = pool.zilla.arc_counts();
+            let parts = ArcStat::parts(|name| caches.iter().find(|(n, _)| *n == name).map_or(0, |(_, n)| *n));
+            let all = caches.into_iter().chain(parts).chain(machine.into_iter().flatten()).chain(logs);
             let all = all.map(|(name, n)| (name.to_owned(), n));
             ArcStat { pool: pool.name(), counts: all.chain(streams).collect() }
         };
         Ok(pools.iter().map(stat).collect())
     }
-}
-
-/// One pool's, under OpenZFS's names.
-fn counts(pool: &Arc<Pool>) -> Vec<(&'static str, u64)> {
-    pool.zilla.arc_counts()
 }
 
 /// What pools that are not here any more have counted: scripts compare counters before an export
@@ -84,7 +81,7 @@ pub fn sum(
     let mut out: Vec<(&'static str, u64)> = Vec::new();
     // Names are there without any pool, too.
     let none = zilla::stats::arc_counts_of_none();
-    for (name, n) in none.into_iter().chain(past).chain(pools.iter().flat_map(counts)) {
+    for (name, n) in none.into_iter().chain(past).chain(pools.iter().flat_map(|p| p.zilla.arc_counts())) {
         match at.get(name).and_then(|i: &usize| out.get_mut(*i)) {
             Some((_, sum)) if ArcStat::MEANS.contains(&name) => *sum = n.max(*sum),
             Some((_, sum)) => *sum += n,
@@ -94,15 +91,11 @@ pub fn sum(
             }
         }
     }
-    out.extend(of_machine(memory));
+    let of = |name: &str| at.get(name).and_then(|i| out.get(*i)).map_or(0, |(_, n)| *n);
+    let parts = ArcStat::parts(of);
+    out.extend(parts.into_iter().chain(of_machine(memory)));
     if pools.is_empty() {
         return out;
-    }
-    let of = |name: &str| at.get(name).and_then(|i: &usize| out.get(*i)).map_or(0, |(_, n)| *n);
-    for (name, part) in ArcStat::parts(of) {
-        if let Some((_, n)) = at.get(name).and_then(|i| out.get_mut(*i)) {
-            *n = part;
-        }
     }
     // These are all pools' together, not each one's.
     let chosen = zilla::stats::chosen();

@@ -134,7 +134,7 @@ pub struct How {
     pub explicit: bool,
     /// Where, whatever the property says.
     pub at: Option<String>,
-    /// It was mounted before, as it is.
+    /// It was mounted before, redacted as it is now.
     pub again: bool,
 }
 

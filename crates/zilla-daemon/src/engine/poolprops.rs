@@ -9,16 +9,12 @@ use super::pool::Pool;
 use super::values::ratio;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
 use zilla::Value;
 use zilla::error::Result;
 use zilla::manage::FailMode;
 use zilla_control::props::{self, POOL_PROPS, PoolPropContext, PropAttr, PropKind, PropType, TypedValue};
 use zilla_control::types::{PoolInfo, PoolSet, PropValue, Source};
 use zilla_control::{ApiError, ErrorCode};
-
-/// How often it is looked whether a pool is suspended.
-const LOOK: Duration = Duration::from_millis(200);
 
 impl Engine {
     /// All properties, as `-p` prints them.
@@ -200,9 +196,13 @@ pub(super) fn fail_mode(value: &TypedValue) -> Answer<FailMode> {
     }
 }
 
+fn suspended() -> ApiError {
+    ApiError::with(ErrorCode::PoolUnavail, "pool I/O is currently suspended")
+}
+
 impl Pool {
-    /// Gives it what it was to come with. What says how it is opened counts already.
-    /// A pool that is suspended meanwhile is not waited for: nobody could clear it yet.
+    /// Gives it what it was to come with. What says how it is opened counts already. A pool that is
+    /// suspended meanwhile is not waited for: nobody could clear it yet.
     pub(super) async fn take_given(&self, all: &[Given]) -> Answer<()> {
         let taken = async {
             for given in all.iter().filter(|given| given.is_stored()) {
@@ -210,14 +210,9 @@ impl Pool {
             }
             Ok(())
         };
-        let stuck = async {
-            while self.zilla.suspended().is_none() {
-                tokio::time::sleep(LOOK).await;
-            }
-        };
         tokio::select! {
             taken = taken => taken,
-            () = stuck => self.check_running(),
+            _ = self.zilla.until_suspended() => Err(suspended()),
         }
     }
 
@@ -290,7 +285,7 @@ impl Pool {
     pub(super) fn check_running(&self) -> Answer<()> {
         match self.zilla.suspended() {
             None => Ok(()),
-            Some(_) => Err(ApiError::with(ErrorCode::PoolUnavail, "pool I/O is currently suspended")),
+            Some(_) => Err(suspended()),
         }
     }
 

@@ -362,8 +362,8 @@ impl Work {
         }
         let e = tree::epbs(self.phys.indblkshift);
         let parent = self.indirects.get_mut(&(level + 1, tree::ancestor(blkid, 1, e)));
-        debug_assert!(parent.is_some(), "the path to a changed block is in memory");
         let place = parent.and_then(|ind| ind.bps.get_mut((blkid & ((1 << e) - 1)) as usize));
+        debug_assert!(place.is_some(), "the path to a changed block is in memory");
         if let Some(place) = place {
             *place = bp;
         }
