@@ -7,7 +7,7 @@
 # Hours on two cores. `scripts/judges.sh kill|memory|databases|posix|planted|corpus|debian|pulled|volumes|oracle`
 # runs one.
 # Where XFSTESTS names a built checkout of xfstests-dev, also its programs on a release build
-# (xfstests.sh, stress.sh, fsx.sh): `... xfstests|stress`.
+# (xfstests.sh, stress.sh, full.sh, fsx.sh): `... xfstests|stress`.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 cd "$top"
@@ -43,6 +43,7 @@ if [ -n "${XFSTESTS:-}" ] && { wants xfstests || wants stress; }; then
   if wants stress; then
     KILLS=10 scripts/stress.sh 1800
     for size in 512 16M; do RECORDSIZE=$size KILLS=10 scripts/stress.sh 600; done
+    scripts/full.sh 20 120
     scripts/fsx.sh 3600
   fi
   if wants xfstests; then scripts/xfstests.sh -g auto; fi

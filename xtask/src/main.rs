@@ -18,7 +18,7 @@ const USAGE: &str = "usage: cargo xtask tidy               check the house style
        cargo xtask test                run every test, a test program a core
        cargo xtask fuzz [--seconds N]  run every fuzz target, N seconds each (default 60)
        cargo xtask bench [options]     zilla beside its peers, by turns (--runs N, --only TEXT, --no-peers, --part P)
-       cargo xtask sim [--seed N] [--layout single|mirror|raidz1|raidz2] [--ops N] [--cut K | --step K | --runs M | --full M]
+       cargo xtask sim [--seed N] [--layout single|mirror|raidz1|raidz2] [--ops N] [--cut K | --step K --first K | --runs M | --full M]
                                        cut the power of simulated pools, or do it again
        cargo xtask soak --hours N      random runs of the simulator, other ones each time
        cargo xtask hostile [--seed N] [--runs M] [--jobs J] [--only BASE]

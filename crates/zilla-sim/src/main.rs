@@ -14,6 +14,7 @@ const USAGE: &str =
     "usage: zilla-sim [--seed N] [--layout single|mirror|raidz1|raidz2|draid1] [--ops N] [--jobs N]
           [--cut K]    cut the power at write or flush K of a workload of N operations (default 500)
           [--step K]   cut it at every K-th (default: every one)
+          [--first K]  and from that on (default 0)
           [--full M]   M runs on pools that are full, each actor doing N operations
           [--runs M]   M random runs from the seed on, of all layouts unless one is named
           [--hours H]  random runs from the seed on for so long
@@ -28,6 +29,7 @@ struct Args {
     ops: usize,
     cut: Option<u64>,
     step: u64,
+    first: u64,
     runs: Option<u64>,
     hours: Option<f64>,
     full: Option<u64>,
@@ -42,6 +44,7 @@ fn parse() -> Option<Args> {
         ops: 500,
         cut: None,
         step: 1,
+        first: 0,
         runs: None,
         hours: None,
         full: None,
@@ -56,6 +59,7 @@ fn parse() -> Option<Args> {
             "--ops" => a.ops = value.parse().ok()?,
             "--cut" => a.cut = Some(value.parse().ok()?),
             "--step" => a.step = value.parse().ok().filter(|n| *n > 0)?,
+            "--first" => a.first = value.parse().ok()?,
             "--full" => a.full = Some(value.parse().ok()?),
             "--runs" => a.runs = Some(value.parse().ok()?),
             "--hours" => a.hours = Some(value.parse().ok().filter(|h| *h > 0.0)?),
@@ -135,11 +139,11 @@ fn say(layout: Layout, t: Tally) {
 /// Once to its end, to know how many writes and flushes there are; then every one of them.
 fn every_cut(campaign: &Campaign, args: &Args) -> Result<Tally, Finding> {
     let whole = campaign.undisturbed()?;
-    let all = (whole.writes + whole.flushes) / args.step;
+    let all = (whole.writes + whole.flushes).saturating_sub(args.first) / args.step;
     let progress = Progress::new(campaign.layout.name(), all);
     let parts = share(args.jobs, |job| {
         let mine = |cut: u64| (cut / STRETCH) % args.jobs == job;
-        campaign.every_cut(args.step, mine, |_| progress.one())
+        campaign.every_cut(args.first, args.step, mine, |_| progress.one())
     })?;
     Ok(parts.into_iter().fold(whole, |sum, t| Tally {
         cuts: sum.cuts + t.cuts,

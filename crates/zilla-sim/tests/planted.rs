@@ -40,7 +40,7 @@ fn attempt(bug: Bug, f: impl FnOnce() -> Result<(), String>) -> Option<String> {
 fn cuts(seed: u64, layout: Layout) -> Result<(), String> {
     let done = if seed < THOROUGH {
         let c = Campaign::new(seed, layout, 200);
-        c.undisturbed().and_then(|_| c.every_cut(9, |_| true, drop))
+        c.undisturbed().and_then(|_| c.every_cut(0, 9, |_| true, drop))
     } else {
         random_run(seed - THOROUGH, layout)
     };

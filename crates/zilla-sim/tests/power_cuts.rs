@@ -18,22 +18,22 @@ fn one_seed_has_one_course() {
 
 #[test]
 fn cuts_on_a_single_disk() {
-    show(Campaign::new(2, Layout::Single, 500).every_cut(101, |_| true, drop));
+    show(Campaign::new(2, Layout::Single, 500).every_cut(0, 101, |_| true, drop));
 }
 
 #[test]
 fn cuts_on_a_mirror() {
-    show(Campaign::new(3, Layout::Mirror, 500).every_cut(211, |_| true, drop));
+    show(Campaign::new(3, Layout::Mirror, 500).every_cut(0, 211, |_| true, drop));
 }
 
 #[test]
 fn cuts_on_a_raidz2() {
-    show(Campaign::new(4, Layout::Raidz2, 500).every_cut(401, |_| true, drop));
+    show(Campaign::new(4, Layout::Raidz2, 500).every_cut(0, 401, |_| true, drop));
 }
 
 #[test]
 fn cuts_on_a_draid() {
-    show(Campaign::new(5, Layout::Draid1, 500).every_cut(401, |_| true, drop));
+    show(Campaign::new(5, Layout::Draid1, 500).every_cut(0, 401, |_| true, drop));
 }
 
 #[test]

@@ -125,17 +125,19 @@ impl Campaign {
         Ok(tally)
     }
 
-    /// Every cut (or every `step`-th, of those that are `mine`), all policies; every sixteenth pool
-    /// is lived in afterwards.
+    /// Every cut from the `first` on (or every `step`-th, of those that are `mine`), all policies;
+    /// every sixteenth pool is lived in afterwards.
     pub fn every_cut(
         &self,
+        first: u64,
         step: u64,
         mine: impl Fn(u64) -> bool,
         progress: impl FnMut(u64),
     ) -> Result<Tally, Finding> {
         let wanted = |cut: u64| {
-            let depth = if (cut / step).is_multiple_of(16) { Depth::Live } else { Depth::Look };
-            (cut.is_multiple_of(step) && mine(cut)).then_some(depth)
+            let from = cut.checked_sub(first)?;
+            let depth = if (from / step).is_multiple_of(16) { Depth::Live } else { Depth::Look };
+            (from.is_multiple_of(step) && mine(cut)).then_some(depth)
         };
         self.cuts(wanted, &POLICIES, progress)
     }
