@@ -89,7 +89,8 @@ for name in resumed wresumed; do
   if zfs receive -s -u "dst/$name" <"$OUT/resume/rest/dst%2f$name.zsend" >"$TMP/said" 2>&1; then ok "resume dst/$name"
   else bad "resume dst/$name: $(cat "$TMP/said")"; fi
 done
-zfs load-key -L "file://$KEYS/pass" dst/wresumed && zfs mount -a
+# The sender's key was changed after the first part had been sent: it is that of the rest.
+zfs load-key -L "file://$KEYS/hex" dst/wresumed && zfs mount -a
 mkdir -p "$work/rest/manifest"
 : >"$work/rest/plan"
 for pair in 'resumed@s1 src/a@s1' 'wresumed@e1 src/enc/child@e1'; do
@@ -99,7 +100,7 @@ for pair in 'resumed@s1 src/a@s1' 'wresumed@e1 src/enc/child@e1'; do
   zfs send -t "$(cat "$OUT/take/dst%2f$name.token")" >"$work/rest/$name.zsend" || bad "send -t of OpenZFS's token"
   cp "$work/ours/manifest/$(flat "${pair#* }")" "$work/rest/manifest/"
   printf '%s\n' "recv $name -s -u dst/$name" >>"$work/rest/plan"
-  [ $name = resumed ] || printf '%s\n' "key dst/$name pass" >>"$work/rest/plan"
+  [ $name = resumed ] || printf '%s\n' "key dst/$name hex" >>"$work/rest/plan"
   printf '%s\n' "same dst/${pair% *} ${pair#* }" >>"$work/rest/plan"
 done
 tar -cf "$work/streams.tar" -C "$work/rest" .

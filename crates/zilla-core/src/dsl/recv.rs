@@ -555,9 +555,8 @@ impl DslPool {
         head.change(tx, |p| p.flags &= !DS_FLAG_INCONSISTENT);
         if let Some(raw) = &o.raw {
             self.recv_raw_ivset(tx, &snap, raw).await?;
-            if !t.new {
-                self.recv_raw_rewrap(tx, &head.dir(), raw, o.keep_key).await?;
-            }
+            // That of a new dataset differs where the sender's was changed before the rest came.
+            self.recv_raw_rewrap(tx, &head.dir(), raw, o.keep_key).await?;
             // Whoever opens it now does so with its key, or as one that has none.
             head.drop_objset();
         }

@@ -187,6 +187,34 @@ fn a_key_changed_on_the_receiving_side_stays_the_key() {
     });
 }
 
+/// As in OpenZFS the key is the one that the stream's last part speaks of.
+#[test]
+fn a_key_changed_before_the_rest_is_sent_comes_with_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = zilla_env::real_env(2);
+    env.block_on(async {
+        let p = Pool::create(&env, dir.path()).await;
+        p.create_crypt("tank/a", 8, 7).await;
+        p.fill("tank/a", 0, 30, 1).await;
+        p.snapshot("tank/a@one").await;
+        let stream = p.send("tank/a@one", &raw()).await;
+        let opts = RecvOpts { resumable: true, ..to("tank/b", "one") };
+        assert!(p.receive(&stream[..stream.len() / 2], opts.clone()).await.is_err());
+        p.spa.sync().await.unwrap();
+        p.rekey("tank/a", 3).await;
+        let left = p.dsl().recv_partial("tank/b").await.unwrap().unwrap();
+        let state = p.dsl().resume_state(&left).await.unwrap().unwrap();
+        let resume = Some(Resume { object: state.object, offset: state.offset });
+        let rest = p.send("tank/a@one", &SendOpts { resume, ..raw() }).await;
+        p.receive(&rest, opts).await.unwrap();
+        assert!(p.load("tank/b", 7).await.is_err_and(|e| e.is(Errno::Access)));
+        p.load("tank/b", 3).await.unwrap();
+        same(&p.plain("tank/a@one").await, &p.plain("tank/b@one").await, "the sender's key");
+        p.export().await;
+        zdb_clean(dir.path(), "tank");
+    });
+}
+
 /// OpenZFS 18739: increments do not go on top of what has other IVs, however equal it is.
 #[test]
 fn other_sets_of_ivs_are_refused_and_nothing_is_left() {
