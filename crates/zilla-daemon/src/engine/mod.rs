@@ -417,6 +417,10 @@ impl Backend for Engine {
         self.scrub(r).await
     }
 
+    async fn vdevs_check(&self, _: &Caller, r: VdevsCheck) -> Answer<()> {
+        self.check_vdevs(r).await
+    }
+
     async fn pool_add(&self, _: &Caller, r: PoolAdd) -> Answer<()> {
         self.add_vdevs(r).await
     }
