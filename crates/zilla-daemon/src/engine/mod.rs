@@ -52,6 +52,7 @@ mod leftout;
 mod logs;
 mod lost;
 mod meanwhile;
+mod mountings;
 mod mountopts;
 mod mounts;
 mod moved;
@@ -597,7 +598,7 @@ impl Backend for Engine {
     }
 
     async fn mount_list(&self, _: &Caller, _: MountList) -> Answer<Vec<MountEntry>> {
-        Ok(self.mounted())
+        Ok(self.mounted_heads())
     }
 
     async fn dataset_snapshot(&self, caller: &Caller, r: DatasetSnapshot) -> Answer<()> {
