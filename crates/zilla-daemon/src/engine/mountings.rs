@@ -52,8 +52,7 @@ impl Engine {
         let Some(target) = r.target.clone() else {
             let mut all = Vec::new();
             for pool in self.all_pools() {
-                let found =
-                    pool.paths_below(&pool.name()).into_iter().filter(|(_, name)| !name.contains('@'));
+                let found = pool.mounted_paths().into_iter().filter(|(_, name)| !name.contains('@'));
                 all.extend(found.map(|(path, name)| (path, name, pool.clone())));
             }
             all.sort_by(|(a, m, _), (b, n, _)| (b, n).cmp(&(a, m)));
@@ -77,9 +76,10 @@ impl Engine {
         if pool.mounted_at(&name).is_none() {
             return Err(ApiError::with(ErrorCode::UmountFailed, "not currently mounted").subject(name));
         }
+        // What is mounted below it goes first.
+        let names = if name.contains('@') { vec![name] } else { pool.mounted_below(&name) };
         let mut errors = Vec::new();
-        // What is mounted below it goes first; a snapshot was mounted by itself.
-        for name in pool.mounted_below(&name).into_iter().filter(|n| *n == name || !n.contains('@')) {
+        for name in names {
             errors.extend(self.unmount_asked(&pool, &name, &r).await.err());
         }
         Ok(ManyReply { errors })

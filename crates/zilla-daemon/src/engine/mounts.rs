@@ -525,24 +525,32 @@ impl Pool {
         }
     }
 
-    /// Names of what is mounted, of a dataset, its snapshots and what is below, deepest paths
-    /// first.
+    /// Names of what is mounted, of a dataset and below, deepest paths first. (A snapshot is mounted
+    /// by itself.)
     pub fn mounted_below(&self, name: &str) -> Vec<String> {
-        let mut all = self.paths_below(name);
+        self.mounted_names(|n| is_at_or_below(n, name) && !n.contains('@'))
+    }
+
+    /// Names of all that is mounted, deepest paths first.
+    pub fn all_mounted(&self) -> Vec<String> {
+        self.mounted_names(|_| true)
+    }
+
+    fn mounted_names(&self, which: impl Fn(&str) -> bool) -> Vec<String> {
+        let mut all = self.mounted_paths();
+        all.retain(|(_, name)| which(name));
         all.sort();
         all.into_iter().rev().map(|(_, n)| n).collect()
     }
 
-    /// The same with their paths, in no order.
-    pub(super) fn paths_below(&self, name: &str) -> Vec<(PathBuf, String)> {
-        let mounts = self.mounts.lock();
-        let below = mounts.iter().filter(|(n, _)| is_at_or_below(n, name));
-        below.map(|(n, m)| (m.path().to_owned(), n.clone())).collect()
+    /// What is mounted, and where.
+    pub(super) fn mounted_paths(&self) -> Vec<(PathBuf, String)> {
+        self.mounts.lock().iter().map(|(name, m)| (m.path().to_owned(), name.clone())).collect()
     }
 
     pub async fn unmount_all(&self, force: bool) -> Vec<ApiError> {
         let mut errors = Vec::new();
-        for name in self.mounted_below(&self.name()) {
+        for name in self.all_mounted() {
             if let Err(e) = self.unmount_one(&name, force).await {
                 errors.push(e);
             }

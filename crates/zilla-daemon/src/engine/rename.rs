@@ -57,6 +57,10 @@ impl Engine {
             }
             failed = rename_head(&pool, caller, &r).await.err();
         }
+        if failed.is_none() {
+            // Snapshots stay mounted.
+            pool.rename_mounts(&r.name, &r.target);
+        }
         if let Some(e) = failed {
             pool.mount_back(self, &mounted).await;
             return Err(e);

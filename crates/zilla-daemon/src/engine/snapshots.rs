@@ -126,7 +126,7 @@ impl Engine {
             pool.settle(&fs).await?;
         }
         let below: Vec<String> = match pool.mounted_at(&fs) {
-            Some(_) => pool.mounted_below(&fs).into_iter().filter(|n| *n != fs && !n.contains('@')).collect(),
+            Some(_) => pool.mounted_below(&fs).into_iter().filter(|name| *name != fs).collect(),
             None => Vec::new(),
         };
         let (mut unmounted, failed) = pool.unmount_each(&below, r.force).await;
