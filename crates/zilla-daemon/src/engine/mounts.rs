@@ -525,8 +525,8 @@ impl Pool {
         }
     }
 
-    /// Names of what is mounted, of a dataset and below, deepest paths first. (A snapshot is mounted
-    /// by itself.)
+    /// Names of what is mounted, of a dataset and below, deepest paths first. (A snapshot is
+    /// mounted by itself.)
     pub fn mounted_below(&self, name: &str) -> Vec<String> {
         self.mounted_names(|n| is_at_or_below(n, name) && !n.contains('@'))
     }
