@@ -2,8 +2,8 @@
 //! `mount -o remount` calls, by the type that the kernel has for what is mounted.
 //!
 //! It is for file systems with `mountpoint=legacy`; another one's place is its property's, and is
-//! mounted elsewhere only with the option `zfsutil`, as OpenZFS has it. The exit codes are those of
-//! mount(8).
+//! mounted elsewhere only with the option `zfsutil`, as OpenZFS has it. A snapshot is mounted
+//! anywhere, read-only. The exit codes are those of mount(8).
 
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
@@ -136,14 +136,17 @@ fn known(word: &str) -> bool {
 
 /// None: there is no such file system.
 fn is_legacy(cx: &mut Cx, name: &str) -> Result<Option<bool>, Exit> {
+    // All places of a snapshot are somebody's choice.
+    let is_snapshot = name.contains('@');
+    let kind = if is_snapshot { DatasetKind::Snapshot } else { DatasetKind::Filesystem };
     let request = DatasetQuery {
         roots: vec![name.to_owned()],
         depth: Some(0),
-        kinds: vec![DatasetKind::Filesystem],
+        kinds: vec![kind],
         properties: vec!["mountpoint".to_owned()],
         ..DatasetQuery::default()
     };
     let Ok(reply) = cx.call(&request)? else { return Ok(None) };
     let found = reply.datasets.iter().find(|d| d.name == *name);
-    Ok(found.map(|d| d.properties.get("mountpoint").is_some_and(|p| p.value == "legacy")))
+    Ok(found.map(|d| is_snapshot || d.properties.get("mountpoint").is_some_and(|p| p.value == "legacy")))
 }

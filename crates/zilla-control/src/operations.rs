@@ -225,6 +225,7 @@ operations! {
     import_search(ImportSearch) -> Vec<ImportCandidate>;
     pool_import(PoolImport) -> ImportReply;
     pool_add(PoolAdd) -> ();
+    vdevs_check(VdevsCheck) -> ();
     pool_clear(PoolClear) -> ();
     pool_reopen(PoolReopen) -> ();
     pool_resilver(PoolResilver) -> ();

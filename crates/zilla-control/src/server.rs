@@ -163,7 +163,8 @@ pub struct Guests {
 pub struct Place(Arc<Guests>, Whose);
 
 impl Guests {
-    /// So many places, and so many of them for one.
+    /// So many places, and so many of them for one. Those of whom one person may be several have
+    /// half of them together, however many they are.
     pub fn new(most: usize, of_one: usize) -> Guests {
         Guests { taken: Mutex::default(), most, of_one }
     }
@@ -184,6 +185,10 @@ impl Guests {
         let mut all = self.all();
         let (sum, own) = (all.values().sum::<usize>(), all.get(&whose).copied().unwrap_or(0));
         if sum >= self.most || own >= self.of_one {
+            return None;
+        }
+        let vague = || all.iter().filter(|(w, _)| w.is_vague()).map(|(_, taken)| taken).sum::<usize>();
+        if whose.is_vague() && vague() >= self.most / 2 {
             return None;
         }
         all.insert(whose, own + 1);

@@ -4,15 +4,20 @@
 //! many users as subordinate ones were given him (subuid(5)), 65536 where nobody says otherwise:
 //! counted by users he would have everybody's places. So what counts is who made the outermost
 //! namespace, below this process's own, that the other end lives in. Of a namespace that root made,
-//! such as a container's, it is the namespace itself.
+//! such as a container's, it is the namespace itself; but where that has one user alone, it is he:
+//! a program that is root's for everybody (a setuid bwrap, firejail) makes such for whoever calls
+//! it.
 //!
 //! Outside of such namespaces it is the real user of the process, unless that is root: a thread can
 //! be lent another's credentials for a call (io_uring's personalities), and root lends them to whom
 //! he likes.
 //!
-//! Who cannot be looked up, because he lives in a pid namespace that is not below ours, may be
-//! anybody's: all of these are counted as one. Who has ended is refused: another holds his socket,
-//! who would have places beside his own. Where there is no /proc users are counted.
+//! Who cannot be looked up, because he lives in a pid namespace that is not below ours, is counted
+//! by the user that the kernel names. One person may be many of these, and may have many namespaces
+//! of root's (within the one that bwrap makes another hides how many users that has): so they are
+//! *vague*, and all such together leave half of the places to others. Who has ended is refused:
+//! another holds his socket, who would have places beside his own. Where there is no /proc users
+//! are counted.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -33,21 +38,27 @@ pub enum Whose {
     User(u32),
     /// A user namespace that root made: device and inode.
     Container(u64, u64),
-    Unknown,
+    /// A user of whom nothing more can be told.
+    Unknown(u32),
 }
 
 impl Whose {
+    /// Whether one person may be several of these.
+    pub fn is_vague(self) -> bool {
+        !matches!(self, Whose::User(_))
+    }
+
     /// Of the other end of a socket, for which the kernel names this user and process. None: that
     /// has ended.
     pub fn of(socket: &impl AsFd, uid: u32, pid: Option<i32>) -> Option<Whose> {
         let Ok(own) = namespace("self") else { return Some(Whose::User(uid)) };
-        let Some(pid) = pid.filter(|pid| *pid > 0) else { return Some(Whose::Unknown) };
+        let Some(pid) = pid.filter(|pid| *pid > 0) else { return Some(Whose::Unknown(uid)) };
         let peer = peer_process(socket.as_fd()).ok()?;
         let found = match namespace(&pid.to_string()) {
-            Ok(at) => in_namespace(at, pid, uid, &own).unwrap_or(Whose::Unknown),
+            Ok(at) => in_namespace(at, pid, uid, &own).unwrap_or(Whose::Unknown(uid)),
             Err(Errno::NOENT | Errno::SRCH) => return None,
             // Even root may not look at all processes in a container.
-            Err(_) => Whose::Unknown,
+            Err(_) => Whose::Unknown(uid),
         };
         // Its number may have been given to another process before that was looked at.
         peer.is_none_or(|peer| lives(&peer)).then_some(found)
@@ -61,12 +72,17 @@ fn in_namespace(mut at: OwnedFd, pid: i32, uid: u32, own: &OwnedFd) -> Option<Wh
         let real = real_user(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?)?;
         return Some(Whose::User(if real == 0 { uid } else { real }));
     }
-    for _ in 0..DEEPEST {
+    for depth in 0..DEEPEST {
         let above = parent(&at)?;
         if identity(&above)? == own {
             let (device, inode) = identity(&at)?;
+            // (Of one that lies deeper it tells nothing of the outermost.)
+            let alone = || (depth == 0).then(|| std::fs::read_to_string(format!("/proc/{pid}/uid_map")));
             return owner(&at).map(|uid| match uid {
-                0 => Whose::Container(device, inode),
+                0 => match alone().and_then(Result::ok).and_then(|map| only_user(&map)) {
+                    Some(uid) => Whose::User(uid),
+                    None => Whose::Container(device, inode),
+                },
                 uid => Whose::User(uid),
             });
         }
@@ -99,6 +115,16 @@ fn owner(namespace: &OwnedFd) -> Option<u32> {
     // SAFETY: the kernel writes one uid_t, which `uid` is.
     let rc = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID as _, &raw mut uid) };
     (rc == 0).then_some(uid)
+}
+
+/// The user who is all that a namespace has, by its map (user_namespaces(7)); root is none.
+fn only_user(map: &str) -> Option<u32> {
+    let mut lines = map.lines().map(|line| line.split_ascii_whitespace().map(str::parse::<u32>));
+    let mut line = lines.next().filter(|_| lines.next().is_none())?;
+    match (line.next()?.ok()?, line.next()?.ok()?, line.next()?.ok()?) {
+        (_, outside, 1) if outside != 0 && outside != u32::MAX => Some(outside),
+        _ => None,
+    }
 }
 
 /// The real user, as a process's status tells it.
@@ -206,8 +232,34 @@ mod tests {
         let (a, b) = (told(&one), told(&two));
         assert!(matches!(a, Some(Whose::Container(..))) && matches!(b, Some(Whose::Container(..))));
         assert_ne!(a, b);
+        // As bwrap does where it is setuid root, for whom it was called.
+        for (child, map, theirs) in [
+            (&one, format!("1000 {JOE} 1\n"), Whose::User(JOE)),
+            (&two, format!("0 {JOE} 1\n1 {SUB} 10\n"), b.unwrap()),
+        ] {
+            std::fs::write(format!("/proc/{}/uid_map", child.id()), &map).unwrap();
+            assert_eq!(told(child), Some(theirs), "{map}");
+        }
         ended(one);
         ended(two);
+    }
+
+    #[test]
+    fn one_user_alone_is_told_by_the_map() {
+        for (map, only) in [
+            ("         0       1000          1\n", Some(1000)),
+            ("1000 1000 1", Some(1000)),
+            ("0 0 1\n", None),
+            ("0 4294967295 1\n", None),
+            ("0 1000 2\n", None),
+            ("0 1000 1\n1 100000 1\n", None),
+            ("0 0 4294967295\n", None),
+            ("", None),
+            ("0 1000\n", None),
+            ("x y z\n", None),
+        ] {
+            assert_eq!(only_user(map), only, "{map:?}");
+        }
     }
 
     /// A child connects, leaves the socket to its parent, and ends.
@@ -235,8 +287,8 @@ mod tests {
         let (me, pid) = (rustix::process::getuid().as_raw(), std::process::id() as i32);
         let lent = if me == 0 { 7 } else { me };
         assert_eq!(Whose::of(&one, 7, Some(pid)), Some(Whose::User(lent)));
-        assert_eq!(Whose::of(&one, 7, None), Some(Whose::Unknown));
-        assert_eq!(Whose::of(&one, 7, Some(0)), Some(Whose::Unknown));
+        assert_eq!(Whose::of(&one, 7, None), Some(Whose::Unknown(7)));
+        assert_eq!(Whose::of(&one, 7, Some(0)), Some(Whose::Unknown(7)));
         assert_eq!(Whose::of(&one, 7, Some(i32::MAX)), None);
         assert_eq!(real_user("Name:\tUid:\nUid:\t1\t2\t3\t4\n"), Some(1));
         assert_eq!(real_user(""), None);

@@ -52,6 +52,10 @@ impl Tunable {
 /// and whom `zfs allow` lets.
 pub static ADMIN_SNAPSHOT: Tunable = Tunable::new("zfs_admin_snapshot", 1);
 
+/// How deep datasets may lie in each other: parts that the name of a new one may have. Those that
+/// are there are found however deep they lie.
+pub static MAX_DATASET_NESTING: Tunable = Tunable::new("zfs_max_dataset_nesting", 50);
+
 /// Whether attributes in the user's name space are stored without it, as FreeBSD and illumos do.
 /// Both forms are read whatever is set; what is set anew takes the other form's place.
 pub static XATTR_COMPAT: Tunable = Tunable::new("zfs_xattr_compat", 0);
@@ -353,6 +357,7 @@ pub static ALL: &[&Tunable] = &[
     &LIVELIST_MAX_ENTRIES,
     &LIVELIST_MIN_PERCENT_SHARED,
     &ADMIN_SNAPSHOT,
+    &MAX_DATASET_NESTING,
     &XATTR_COMPAT,
     &ZIL_SAXATTR,
     &COMMIT_TIMEOUT_PCT,

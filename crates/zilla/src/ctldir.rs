@@ -38,6 +38,11 @@ pub(crate) fn ino(node: NodeId) -> u64 {
 pub trait Snapshots: Send + Sync {
     /// Their names, and the numbers of their objsets.
     fn list(&self) -> BoxFuture<'_, Result<Vec<(String, u64)>>>;
+    /// When the directory of them was made, and when it last changed; None: it is as old as the
+    /// question.
+    fn times(&self) -> Option<(Time, Time)> {
+        None
+    }
     /// Opens one read-only; and its guid.
     fn open(&self, name: &str) -> BoxFuture<'_, Result<(u64, Arc<Zfs>)>>;
     /// The name of the one with this guid.
@@ -115,9 +120,18 @@ pub(crate) fn join(snapshot: u64, object: u64) -> NodeId {
     snapshot << SHIFT | object & OBJECT
 }
 
+/// Times of the control directory, as OpenZFS tells them: programs that follow what snapshots there
+/// are look at it again when `changed` does.
+#[derive(Clone, Copy)]
+pub(crate) struct Times {
+    pub now: Time,
+    pub made: Time,
+    pub changed: Time,
+}
+
 /// The control directory's attributes: everyone may look, and where there is a `manager` everyone
 /// may try to change what snapshots there are, for the mode does not know who was given what.
-pub(crate) fn attr(node: NodeId, entries: u64, time: Time, manager: Option<u32>) -> Attr {
+pub(crate) fn attr(node: NodeId, entries: u64, times: Times, manager: Option<u32>) -> Attr {
     let manager = manager.filter(|_| node == CTL_SNAPSHOT);
     Attr {
         ino: ino(node),
@@ -131,10 +145,10 @@ pub(crate) fn attr(node: NodeId, entries: u64, time: Time, manager: Option<u32>)
         size: entries,
         blocks: 0,
         blksize: 512,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        crtime: time,
+        atime: times.now,
+        mtime: times.changed,
+        ctime: times.changed,
+        crtime: times.made,
         flags: 0,
         settled: false,
     }

@@ -249,7 +249,10 @@ pub(crate) async fn filesystem_on(
 ) -> Result<Arc<Filesystem>> {
     let snapshots: Arc<dyn Snapshots> = match ds.is_snapshot() {
         true => Arc::new(NoSnapshots),
-        false => Arc::new(DatasetSnapshots::new(env, dsl, ds)),
+        false => {
+            dsl.look_up_snaps_changed(ds).await?;
+            Arc::new(DatasetSnapshots::new(env, dsl, ds))
+        }
     };
     if !zfs.is_readonly() {
         let zfs = zfs.clone();

@@ -3,7 +3,7 @@
 mod judged;
 mod snapdir;
 
-use crate::ctldir::{self, CTL_ROOT, CTL_SNAPSHOT, Snapdir, Snapshots};
+use crate::ctldir::{self, CTL_ROOT, CTL_SNAPSHOT, Snapdir, Snapshots, Times};
 use crate::opened::Opened;
 use bytes::Bytes;
 use judged::is_free;
@@ -133,7 +133,10 @@ impl Filesystem {
     }
 
     fn control_attr(&self, node: NodeId) -> Attr {
-        ctldir::attr(node, 2, self.control_time(), self.manager())
+        let now = self.zfs.read().time();
+        let (made, changed) = self.snapshots.times().unwrap_or((now, now));
+        let changed = if node == CTL_SNAPSHOT { changed } else { made };
+        ctldir::attr(node, 2, Times { now, made, changed }, self.manager())
     }
 
     /// The root directory.
@@ -213,10 +216,6 @@ impl Filesystem {
                 self.opened.with_guid(guid).map(|n| ctldir::join(n, id)).ok_or_else(stale)
             }
         }
-    }
-
-    fn control_time(&self) -> Time {
-        self.zfs.read().time()
     }
 
     /// Whether a file may be found under several spellings of its name: then a client that

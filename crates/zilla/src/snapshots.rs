@@ -14,7 +14,7 @@ use std::time::Duration;
 use zilla_core::dsl::{DslDataset, DslPool, Who};
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::txg::Tx;
-use zilla_core::zpl::Zfs;
+use zilla_core::zpl::{Time, Zfs};
 use zilla_env::Env;
 
 /// A snapshot of this very txg may be in the way, or a file that is being closed.
@@ -25,6 +25,11 @@ pub(crate) struct DatasetSnapshots {
     env: Env,
     dsl: Arc<DslPool>,
     ds: Arc<DslDataset>,
+}
+
+/// What stands on the disk may be any number.
+fn seconds(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 impl DatasetSnapshots {
@@ -83,6 +88,13 @@ impl Snapshots for DatasetSnapshots {
             let snaps = self.dsl.snapshots(&self.ds).await?;
             Ok(snaps.iter().map(|s| (s.snapshot_name(), s.id())).collect())
         })
+    }
+
+    fn times(&self) -> Option<(Time, Time)> {
+        let made = Time { sec: seconds(self.ds.phys().creation_time), nsec: 0 };
+        let [changed, part] = self.ds.dir().snaps_changed()?;
+        let nsec = u32::try_from(part).unwrap_or(0).min(999_999_999);
+        Some((made, Time { sec: seconds(changed), nsec }))
     }
 
     fn open(&self, name: &str) -> BoxFuture<'_, Result<(u64, Arc<Zfs>)>> {

@@ -4,6 +4,6 @@
 //! [`ALL`] has every one. They count for all pools of the process, from the moment they are set.
 
 pub use zilla_core::tunables::{
-    ALL, ALLOW_REDACTED_DATASET_MOUNT, COMMIT_TIMEOUT_PCT, DEADMAN_FAILMODE, LUA_MAX_MEMLIMIT, SPL_HOSTID,
-    TXG_HISTORY, Tunable,
+    ALL, ALLOW_REDACTED_DATASET_MOUNT, COMMIT_TIMEOUT_PCT, DEADMAN_FAILMODE, LUA_MAX_MEMLIMIT,
+    MAX_DATASET_NESTING, SPL_HOSTID, TXG_HISTORY, Tunable,
 };

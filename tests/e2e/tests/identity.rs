@@ -139,6 +139,44 @@ fn a_name_for_the_time_being_is_not_written_down() {
     world.zpool(&format!("import -d {} tank", dir.display())).ok();
 }
 
+/// The txg of the newest uberblock of the pool `tank`, which is not imported.
+fn last_txg(world: &World) -> u64 {
+    let label = world.run("zdb", &["-u", "-e", "-p", world.disks().to_str().unwrap(), "tank"]).ok();
+    let line = label.lines().find(|l| l.trim_start().starts_with("txg = ")).unwrap().to_owned();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// The device that was attached since is left behind, and is not the pool again, though it has been
+/// newer than what the pool went back to.
+#[test]
+fn an_import_goes_back_to_before_an_attach() {
+    if !can(&[Need::Fuse, Need::Zdb]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, SIZE, &[]);
+    std::fs::write(pool.root().join("file"), "before").unwrap();
+    pool.export();
+    let txg = last_txg(&world);
+    pool.import();
+    let new = world.images("new", 1, SIZE);
+    let first = world.disks().join("tank1.img");
+    world.zpool(&format!("attach -w tank {} {}", first.display(), new[0].display())).ok();
+    std::fs::write(pool.root().join("file"), "after").unwrap();
+    assert!(world.zpool("status tank").ok().contains("mirror-0"));
+    pool.export();
+    world.zpool(&format!("import -T {txg} -d {} tank", world.disks().display())).ok();
+    for _ in 0..2 {
+        let status = world.zpool("status tank").ok();
+        assert!(!status.contains("mirror") && !status.contains("new1.img"), "{status}");
+        assert_eq!(std::fs::read_to_string(pool.root().join("file")).unwrap(), "before");
+        pool.export();
+        pool::zdb_clean(&world.disks(), "tank");
+        pool.import();
+    }
+    pool.judge();
+}
+
 #[test]
 fn an_import_goes_back_to_what_is_whole() {
     if !can(&[Need::Fuse, Need::Zdb]) {
@@ -155,14 +193,10 @@ fn an_import_goes_back_to_what_is_whole() {
     assert_eq!(world.zpool("list -Ho name").ok(), "");
     world.zpool(&format!("import -F -d {} tank", dir.display())).ok();
     assert_eq!(std::fs::read_to_string(world.mnt().join("tank/file")).unwrap(), "x");
-    let txg: u64 = {
-        world.zpool("export tank").ok();
-        let shown = world.zpool(&format!("import -T nonsense -d {} tank", dir.display()));
-        assert_eq!(shown.code, 2);
-        let label = world.run("zdb", &["-u", "-e", "-p", dir.to_str().unwrap(), "tank"]).ok();
-        let line = label.lines().find(|l| l.trim_start().starts_with("txg = ")).unwrap().to_owned();
-        line.rsplit(' ').next().unwrap().parse().unwrap()
-    };
+    world.zpool("export tank").ok();
+    let shown = world.zpool(&format!("import -T nonsense -d {} tank", dir.display()));
+    assert_eq!(shown.code, 2);
+    let txg = last_txg(&world);
     // Asked to, it goes back by itself; what comes next counts more than what it left behind.
     let told = world.zpool(&format!("import -T {} -d {} tank", txg - 1, dir.display())).ok();
     assert!(told.starts_with("Pool tank returned to its state as of "), "{told}");

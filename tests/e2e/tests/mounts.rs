@@ -525,6 +525,105 @@ fn what_a_rollback_takes_away_comes_back_where_it_was() {
     pool.judge();
 }
 
+/// What is mounted below another is mounted after it and unmounted before it, whichever pool's it
+/// is, and whichever pool comes first by its name.
+#[test]
+fn pools_that_are_mounted_in_each_other_come_and_go_in_the_order_of_their_paths() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let world = World::new();
+    let pools = ["aa", "bb"].map(|name| Pool::create(&world, name, Kind::Single, 128 << 20, &[]));
+    let top = world.path().join("top");
+    let sets = [("bb/one", ""), ("aa/two", "two"), ("bb/three", "two/three"), ("aa/four", "two/three/four")];
+    for (dataset, below) in sets {
+        world.zfs(&format!("create -o mountpoint={} {dataset}", top.join(below).display())).ok();
+    }
+    let are_mounted = || sets.map(|(dataset, below)| is_mounted_as(&clean(&top.join(below)), dataset));
+    for _ in 0..2 {
+        assert_eq!(are_mounted(), [true; 4]);
+        let done = world.zfs("unmount -a");
+        assert!(done.code == 0 && done.stderr.is_empty(), "{done}");
+        assert_eq!(are_mounted(), [false; 4]);
+        world.zfs("mount -a").ok();
+    }
+    // Nothing is under another's mount.
+    fs::write(top.join("two/three/four/f"), "f").expect("file");
+    world.zfs("unmount bb/three").fails();
+    world.zfs("unmount aa/four").ok();
+    assert!(!top.join("two/three/four/f").exists());
+    world.zfs("mount aa/four").ok();
+    world.zfs("unmount -a").ok();
+    world.zfs("mount -a").ok();
+    assert_eq!(fs::read_to_string(top.join("two/three/four/f")).expect("file"), "f");
+    world.zfs("unmount -a").ok();
+    pools.iter().for_each(Pool::judge);
+}
+
+/// Without a slash at its end, as the kernel has it.
+fn clean(path: &Path) -> std::path::PathBuf {
+    path.components().collect()
+}
+
+#[test]
+fn a_snapshot_is_mounted_anywhere_and_only_read() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    let place = world.path().join("by-hand");
+    fs::create_dir(&place).expect("folder");
+    let by_hand = |words: &[&str], name: &str| {
+        let place = place.to_str().expect("text");
+        world.run("zilla", &[&["mount.zfs"], words, &[name, place]].concat())
+    };
+    world.zfs("create tank/a").ok();
+    fs::write(pool.root().join("a/f"), "then").expect("file");
+    world.zfs("snapshot tank/a@s").ok();
+    fs::write(pool.root().join("a/f"), "now").expect("file");
+    assert_eq!(by_hand(&[], "tank/a@none").code, 1);
+    let is_then = || fs::read_to_string(place.join("f")).is_ok_and(|text| text == "then");
+    // (mount(8) says `rw` where nobody says otherwise.)
+    by_hand(&["-o", "rw,nosuid"], "tank/a@s").ok();
+    assert!(is_then() && is_mounted_as(&place, "tank/a@s"));
+    has(&place, &["ro", "nosuid"], &["rw"]);
+    let refused = fs::write(place.join("g"), "").expect_err("it is a snapshot");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert!(!place.join(".zfs").exists());
+    assert_eq!(by_hand(&["-o", "remount,rw"], "tank/a@s").code, 0);
+    has(&place, &["ro"], &["rw"]);
+    // What is set of its file system makes it no more than that, nor is it a share.
+    world.zfs("set readonly=on tank/a").ok();
+    world.zfs("set readonly=off tank/a").ok();
+    has(&place, &["ro"], &["rw"]);
+    assert!(!world.zfs("mount").ok().contains('@'));
+    let busy = world.zfs("destroy tank/a@s").fails();
+    assert!(busy.contains("dataset is busy"), "{busy}");
+    assert!(world.zfs("rollback tank/a@s").code == 0 && is_then());
+    // It keeps its place under other names, and whatever its file system does.
+    world.zfs("unmount tank/a").ok();
+    world.zfs("unmount -a").ok();
+    assert!(is_then());
+    world.zfs("mount -a").ok();
+    world.zfs("rename tank/a@s tank/a@t").ok();
+    world.zfs("rename tank/a tank/b").ok();
+    assert!(is_then());
+    world.zfs("destroy tank/b@t").fails();
+    tree::host("umount", &[place.as_os_str()]);
+    world.zfs("destroy tank/b@t").ok();
+    // An export takes it away, the root file system's as well.
+    for name in ["tank@u", "tank/b@u"] {
+        world.zfs(&format!("snapshot {name}")).ok();
+        by_hand(&[], name).ok();
+        pool.export();
+        assert!(!is_mounted_as(&place, name));
+        pool.import();
+        world.zfs(&format!("destroy {name}")).ok();
+    }
+    pool.judge();
+}
+
 fn is_mounted_as(at: &Path, dataset: &str) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
     let line = table.lines().rev().find(|l| l.split(' ').nth(4) == at.to_str());

@@ -56,6 +56,57 @@ fn a_pool_that_is_let_go_of_hard_is_still_in_its_cache_file() {
     pool::zdb_clean(&world.disks(), "tank");
 }
 
+/// `-n` refuses what would be refused without it, in the same words, and touches nothing.
+#[test]
+fn what_is_only_tried_is_looked_at_as_the_real_thing() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 96 << 20, &[]);
+    let used = world.disks().join("tank1.img").display().to_string();
+    let images = |prefix: &str, n: usize, size: u64| -> Vec<String> {
+        world.images(prefix, n, size).iter().map(|p| p.display().to_string()).collect()
+    };
+    let (free, small) = (images("free", 2, 96 << 20), images("small", 1, 32 << 20));
+    let left = images("left", 1, 96 << 20);
+    world.zpool(&format!("create -O canmount=off other {}", left[0])).ok();
+    world.zpool("export other").ok();
+    let before: Vec<Vec<u8>> = free.iter().map(|path| fs::read(path).expect("image")).collect();
+    for (kind, vdevs) in [
+        ("active pool", used.clone()),
+        ("active pool", format!("mirror {} {used}", free[0])),
+        ("active pool", format!("{} cache {used}", free[0])),
+        ("exported", left[0].clone()),
+        ("minimum size", small[0].clone()),
+        ("refer to the same device", format!("{} {}", free[0], free[0])),
+        ("cannot resolve path", "/nowhere/at/all".into()),
+    ] {
+        for command in ["create new", "add tank"] {
+            let (verb, name) = command.split_once(' ').expect("two words");
+            let tried = world.zpool(&format!("{verb} -n {name} {vdevs}"));
+            assert!(tried.code == 1 && tried.stdout.is_empty(), "{command} {vdevs}: {tried}");
+            // (Of what is added the replication is judged first.)
+            assert!(verb == "add" || tried.stderr.contains(kind), "{command} {vdevs}: {tried}");
+            let done = world.zpool(&format!("{verb} {name} {vdevs}"));
+            assert_eq!((done.code, done.stderr), (1, tried.stderr), "{command} {vdevs}");
+        }
+    }
+    // Force helps where it would.
+    assert_eq!(world.zpool(&format!("create -n -f new {used}")).code, 1);
+    let plan = world.zpool(&format!("create -n -f new {}", left[0])).ok();
+    assert_eq!(plan, format!("would create 'new' with the following layout:\n\n\tnew\n\t  {}\n", left[0]));
+    let plan = world.zpool(&format!("add -n -f tank {}", left[0])).ok();
+    assert!(plan.ends_with(&format!("\t  {}\n", left[0])), "{plan}");
+    assert!(world.zpool(&format!("create -n tank {}", free[0])).fails().contains("pool already exists"));
+    world.zpool(&format!("create -n new mirror {} {}", free[0], free[1])).ok();
+    let after: Vec<Vec<u8>> = free.iter().map(|path| fs::read(path).expect("image")).collect();
+    assert!(before == after, "nothing is written");
+    assert_eq!(world.zpool("list -H -o name").ok(), "tank\n");
+    assert!(!world.zpool("history tank").ok().contains("zpool add"));
+    pool.judge();
+}
+
 #[test]
 fn an_import_gives_the_pool_properties() {
     if !can(&[Need::Fuse]) {

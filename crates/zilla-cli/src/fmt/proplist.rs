@@ -84,7 +84,7 @@ impl Entry {
     }
 
     pub fn widen(&mut self, value: &str) {
-        self.width = self.width.max(value.chars().count());
+        self.width = self.width.max(super::one_line(value).chars().count());
     }
 }
 
@@ -214,6 +214,9 @@ pub struct GetTable<'a> {
     pub property_width: usize,
     pub value_width: usize,
     pub received_width: usize,
+    /// There is but one cell: it is printed as it is, since nothing else can be meant by a line of
+    /// it, and who keeps several lines in a property has them back.
+    pub alone: bool,
 }
 
 impl GetTable<'_> {
@@ -250,6 +253,7 @@ impl GetTable<'_> {
         let mut line = String::new();
         for (i, &column) in self.columns.iter().enumerate() {
             let cell = text(column);
+            let cell = if self.alone { cell.into() } else { super::one_line(&cell) };
             if i + 1 == self.columns.len() {
                 line.push_str(&cell);
             } else if tabs {

@@ -45,7 +45,8 @@ pub fn name(vdev: &VdevNode, flags: NameFlags, type_id: bool) -> String {
         if vdev.whole_disk && !flags.path {
             path = strip_partition(&path);
         }
-        return path;
+        // (It is what the pool says, which may be a stranger's.)
+        return super::one_line(&path).into_owned();
     }
     let mut name = vdev.kind.type_name().to_owned();
     match vdev.kind {

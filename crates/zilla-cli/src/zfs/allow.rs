@@ -7,6 +7,7 @@
 
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
+use crate::fmt::one_line;
 use std::collections::BTreeMap;
 use zilla_control::owners::{self, Kind};
 use zilla_control::props::naming::{check_dataset_name, pool_of};
@@ -274,9 +275,10 @@ fn listing(grants: &[Grant]) -> String {
         let mut chars = grant.whom.chars();
         let (kind, place) = (chars.next().unwrap_or(' '), chars.next().unwrap_or(' '));
         let Some(order) = "scuge".find(kind.to_ascii_lowercase()) else { continue };
-        let rest = grant.whom.get(3..).unwrap_or_default().to_owned();
+        let rest = one_line(grant.whom.get(3..).unwrap_or_default()).into_owned();
         for name in &grant.permissions {
-            let found = all.entry((order, rest.clone())).or_default().entry(name.clone()).or_default();
+            let name = one_line(name).into_owned();
+            let found = all.entry((order, rest.clone())).or_default().entry(name).or_default();
             found.0 |= place == 'l';
             found.1 |= place == 'd';
         }

@@ -3,7 +3,7 @@
 use super::change::log;
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
-use crate::fmt::time;
+use crate::fmt::{one_line, time};
 use zilla_control::error::{ApiError, ErrorCode};
 use zilla_control::props;
 use zilla_control::props::naming::{check_dataset_name, pool_of};
@@ -128,16 +128,37 @@ pub fn holds(cx: &mut Cx, args: Vec<String>) -> Run {
 }
 
 fn show(cx: &mut Cx, list: &[HoldInfo], scripted: bool, parsable: bool) {
-    let widest = |len: fn(&HoldInfo) -> usize| list.iter().map(len).max().unwrap_or(0);
-    let (names, tags) = (widest(|h| h.snapshot.len()), widest(|h| h.tag.len()));
+    cx.out.put(table(list, scripted, parsable));
+}
+
+fn table(list: &[HoldInfo], scripted: bool, parsable: bool) -> String {
+    let tags: Vec<_> = list.iter().map(|h| one_line(&h.tag)).collect();
+    let names = list.iter().map(|h| h.snapshot.len()).max().unwrap_or(0);
+    let width = tags.iter().map(|tag| tag.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
     if !scripted {
-        cx.out.line(format!("{:<names$}  {:<tags$}  TIMESTAMP", "NAME", "TAG"));
+        text.push_str(&format!("{:<names$}  {:<width$}  TIMESTAMP\n", "NAME", "TAG"));
     }
-    for hold in list {
+    for (hold, tag) in list.iter().zip(tags) {
         let time = if parsable { hold.time.to_string() } else { time::hold(hold.time) };
-        cx.out.line(match scripted {
-            true => format!("{}\t{}\t{time}", hold.snapshot, hold.tag),
-            false => format!("{:<names$}  {:<tags$}  {time}", hold.snapshot, hold.tag),
+        text.push_str(&match scripted {
+            true => format!("{}\t{tag}\t{time}\n", hold.snapshot),
+            false => format!("{:<names$}  {tag:<width$}  {time}\n", hold.snapshot),
         });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_no_other_snapshot_s_line() {
+        let hold = |tag: &str| HoldInfo { snapshot: "tank@a".into(), tag: tag.into(), time: 7 };
+        let list = [hold("x\t1\ntank@b\tkeep"), hold("y")];
+        let text = table(&list, true, true);
+        assert_eq!(text, "tank@a\tx\\00111\\0012tank@b\\0011keep\t7\ntank@a\ty\t7\n");
+        assert_eq!(table(&list, false, true).lines().count(), 3);
     }
 }

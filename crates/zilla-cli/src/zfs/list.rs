@@ -7,7 +7,7 @@ use crate::cx::{Cx, Run};
 use crate::fmt::color::bold;
 use crate::fmt::json::{self, Json, Obj};
 use crate::fmt::proplist::{self, Entry, Of};
-use crate::fmt::{left, right};
+use crate::fmt::{left, one_line, right};
 use zilla_control::props::{self, naming::pool_of};
 use zilla_control::types::{DatasetInfo, DatasetKind, PropValue, Source};
 
@@ -133,6 +133,7 @@ fn row(entries: &[Entry], tabs: bool, cell: impl Fn(&Entry) -> (String, bool)) -
             line.push_str(if tabs { "\t" } else { "  " });
         }
         let (text, to_the_right) = cell(entry);
+        let text = one_line(&text);
         if tabs || (i + 1 == entries.len() && !to_the_right) {
             line.push_str(&text);
         } else if to_the_right {

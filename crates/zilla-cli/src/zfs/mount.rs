@@ -6,6 +6,7 @@ use super::select::Selection;
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
 use crate::fmt::json::{self, Obj};
+use crate::fmt::one_line;
 use zilla_control::ErrorCode;
 use zilla_control::types::{DatasetKind, DatasetMount, DatasetUnmount, ManyReply, MountList};
 
@@ -161,7 +162,7 @@ fn show(cx: &mut Cx, as_json: bool) -> Run {
         return Ok(0);
     }
     for mount in &mounts {
-        cx.out.line(format!("{:<30}  {}", mount.dataset, mount.mountpoint));
+        cx.out.line(format!("{:<30}  {}", mount.dataset, one_line(&mount.mountpoint)));
     }
     Ok(0)
 }

@@ -5,7 +5,7 @@
 
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
-use crate::fmt::{left, right};
+use crate::fmt::{left, one_line, right};
 use crate::zfs::select::{dataset_of_path, is_path};
 use std::cmp::Ordering;
 use zilla_control::owners;
@@ -257,8 +257,8 @@ fn print(rows: &[Row], o: &Options) -> String {
                 out.push_str(if o.scripted { "\t" } else { "  " });
             }
             out.push_str(&match f {
-                _ if o.scripted => text.clone(),
-                Field::Type | Field::Name => left(text, *width),
+                _ if o.scripted => one_line(text).into_owned(),
+                Field::Type | Field::Name => left(&one_line(text), *width),
                 _ => right(text, *width),
             });
         }

@@ -5,10 +5,10 @@ use super::vdevspec::{self, SpecError};
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
 use std::collections::BTreeMap;
-use zilla_control::error::ErrorCode;
+use zilla_control::error::{ApiError, ErrorCode};
 use zilla_control::props;
 use zilla_control::status::Compatibility;
-use zilla_control::types::{AllocClass, LeafSpec, PoolCreate, TopKind, TopSpec, VdevSpec};
+use zilla_control::types::{AllocClass, LeafSpec, PoolCreate, TopKind, TopSpec, VdevSpec, VdevsCheck};
 use zilla_env::strerror;
 
 pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
@@ -78,8 +78,17 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
         request.fs_properties.insert("mountpoint".to_owned(), path);
     }
     if dry_run {
-        cx.out.put(layout(name, &request.vdevs));
-        return Ok(0);
+        let (shown, taken) = (name, request.temporary_name.as_ref().unwrap_or(name).clone());
+        let PoolCreate { vdevs, force, .. } = request;
+        let text = layout(shown, &vdevs);
+        let check = VdevsCheck { name: taken, new: true, vdevs, force };
+        return match cx.call(&check)? {
+            Ok(()) => {
+                cx.out.put(text);
+                Ok(0)
+            }
+            Err(e) => Ok(refused(cx, name, &e)),
+        };
     }
     request.key = crate::zfs::keys::of_new(cx, &request.fs_properties, crate::zfs::keys::CREATE_ERROR)?;
     match cx.call(&request)? {
@@ -91,19 +100,22 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
             }
             Ok(u8::from(reply.mount_error.is_some()))
         }
-        Err(e) if matches!(e.code, ErrorCode::VdevOverridable | ErrorCode::VdevInvalid) => {
-            print_refusal(cx, &e.details, e.code == ErrorCode::VdevOverridable);
-            Ok(1)
-        }
-        Err(e) => {
-            let action = crate::zfs::keys::create_action(e.code, format!("cannot create '{name}'"));
-            cx.refused(&action, &e);
-            if e.code == ErrorCode::InvalidName {
-                cx.err("pool name may have been omitted");
-            }
-            Ok(1)
-        }
+        Err(e) => Ok(refused(cx, name, &e)),
     }
+}
+
+/// Says why a pool cannot be created.
+fn refused(cx: &mut Cx, name: &str, e: &ApiError) -> u8 {
+    if matches!(e.code, ErrorCode::VdevOverridable | ErrorCode::VdevInvalid) {
+        print_refusal(cx, &e.details, e.code == ErrorCode::VdevOverridable);
+        return 1;
+    }
+    let action = crate::zfs::keys::create_action(e.code, format!("cannot create '{name}'"));
+    cx.refused(&action, e);
+    if e.code == ErrorCode::InvalidName {
+        cx.err("pool name may have been omitted");
+    }
+    1
 }
 
 /// What `-o compatibility` says of the features that are enabled.

@@ -2,7 +2,7 @@
 
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
-use crate::fmt::{time, vdev};
+use crate::fmt::{one_line, time, vdev};
 use zilla_control::props::naming;
 use zilla_control::types::{EventClear, EventInfo, EventQuery, EventValue, VdevAux, VdevState};
 
@@ -89,8 +89,8 @@ fn value_text(name: &str, value: &EventValue) -> String {
         }
         EventValue::Number(n) => format!("{n:#x}"),
         EventValue::Numbers(all) => all.iter().map(|n| format!("{n:#x} ")).collect(),
-        EventValue::Text(text) => format!("\"{text}\""),
-        EventValue::Texts(all) => all.iter().map(|text| format!("\"{text}\" ")).collect(),
+        EventValue::Text(text) => format!("\"{}\"", one_line(text)),
+        EventValue::Texts(all) => all.iter().map(|text| format!("\"{}\" ", one_line(text))).collect(),
     }
 }
 
@@ -119,6 +119,7 @@ mod tests {
             ("class".to_owned(), EventValue::Text("resource.fs.zfs.statechange".into())),
             ("vdev_state".to_owned(), EventValue::Number(5)),
             ("time".to_owned(), EventValue::Numbers(vec![0x5f, 7])),
+            ("history_internal_str".to_owned(), EventValue::Text("tag=x\n        vdev_state = 7".into())),
         ];
         let event = EventInfo {
             eid: 1,
@@ -133,7 +134,8 @@ mod tests {
         let long = show(&event, true, true);
         let rest = long.split_once('\n').map(|(_, rest)| rest);
         let wanted = "        version = 0x0\n        class = \"resource.fs.zfs.statechange\"\n        \
-                      vdev_state = \"FAULTED\" (0x5)\n        time = 0x5f 0x7 \n\n";
+                      vdev_state = \"FAULTED\" (0x5)\n        time = 0x5f 0x7 \n        history_internal_str = \
+                      \"tag=x\\0012        vdev_state = 7\"\n\n";
         assert_eq!(rest, Some(wanted));
     }
 }

@@ -4,6 +4,7 @@ use super::{compat, list, status_json};
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
 use crate::fmt::json::{self, Obj};
+use crate::fmt::one_line;
 use crate::fmt::poolprop;
 use crate::fmt::proplist::{self, Column, Entry, GetRow, GetTable, Of};
 use crate::fmt::vdev::{self, NameFlags};
@@ -177,9 +178,10 @@ pub fn table(
         received_width: rows
             .iter()
             .filter_map(|r| r.value.received.as_ref())
-            .map(|v| v.chars().count())
+            .map(|v| one_line(v).chars().count())
             .max()
             .unwrap_or(0),
+        alone: scripted && columns.len() == 1 && rows.len() == 1,
     };
     let mut text = String::new();
     if !scripted && !rows.is_empty() {

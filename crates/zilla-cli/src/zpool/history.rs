@@ -2,7 +2,7 @@
 
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
-use crate::fmt::time;
+use crate::fmt::{one_line, time};
 use zilla_control::types::{HistoryRecord, HistoryWhat, PoolHistory, PoolQuery};
 
 /// Events of pools made before events had names, by number.
@@ -94,27 +94,28 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
 pub fn print(record: &HistoryRecord, internal: bool, long: bool) -> String {
     let at = time::history(record.time);
     let mut text = match &record.what {
-        HistoryWhat::Command { line } => format!("{at} {line}"),
+        HistoryWhat::Command { line } => format!("{at} {}", one_line(line)),
         _ if !internal => return String::new(),
         HistoryWhat::Legacy { event, txg, text } => {
             let name = usize::try_from(*event).ok().and_then(|e| LEGACY_EVENTS.get(e));
             match name {
-                Some(name) => format!("{at} [internal {name} txg:{txg}] {text}"),
+                Some(name) => format!("{at} [internal {name} txg:{txg}] {}", one_line(text)),
                 None => return format!("{at} unrecognized record:\n    history internal event: {event}\n"),
             }
         }
         HistoryWhat::Internal { txg, name, dataset, text } => {
-            let dataset = dataset.as_ref().map(|(name, id)| format!(" {name} ({id})")).unwrap_or_default();
-            format!("{at} [txg:{txg}] {name}{dataset} {text}")
+            let dataset = dataset.as_ref().map(|(name, id)| format!(" {} ({id})", one_line(name)));
+            let dataset = dataset.unwrap_or_default();
+            format!("{at} [txg:{txg}] {}{dataset} {}", one_line(name), one_line(text))
         }
         HistoryWhat::Call { name, input, output, elapsed_ns, errno } => {
-            let mut lines = format!("{at} ({}ms) ioctl {name}\n", elapsed_ns / 1_000_000);
+            let mut lines = format!("{at} ({}ms) ioctl {}\n", elapsed_ns / 1_000_000, one_line(name));
             for (title, list) in [("input", input), ("output", output)] {
                 if !list.is_empty() || title == "input" {
                     lines.push_str(&format!("    {title}:\n"));
                 }
                 for line in list {
-                    lines.push_str(&format!("        {line}\n"));
+                    lines.push_str(&format!("        {}\n", one_line(line)));
                 }
             }
             if let Some(errno) = errno {
@@ -128,14 +129,14 @@ pub fn print(record: &HistoryRecord, internal: bool, long: bool) -> String {
         if let Some(uid) = record.uid {
             text.push_str(&format!("user {uid} "));
             if let Some(user) = &record.user {
-                text.push_str(&format!("({user}) "));
+                text.push_str(&format!("({}) ", one_line(user)));
             }
         }
         if let Some(host) = &record.host {
-            text.push_str(&format!("on {host}"));
+            text.push_str(&format!("on {}", one_line(host)));
         }
         if let Some(zone) = &record.zone {
-            text.push_str(&format!(":{zone}"));
+            text.push_str(&format!(":{}", one_line(zone)));
         }
         text.push(']');
     }

@@ -7,7 +7,7 @@ use crate::fmt::interval::{Interval, Stamp};
 use crate::fmt::json::{self, Obj};
 use crate::fmt::proplist::{self, Entry, Of};
 use crate::fmt::vdev::{self, NameFlags};
-use crate::fmt::{left, poolprop, right};
+use crate::fmt::{left, one_line, poolprop, right};
 use zilla_control::props::nicenum::{Nice, format};
 use zilla_control::types::{AllocClass, PoolInfo, PoolQuery, PropValue, Source, VdevNode};
 
@@ -181,6 +181,7 @@ fn row(
         }
         let width = if i == 0 && verbose { names } else { entry.width };
         let text = cell(entry);
+        let text = one_line(&text);
         if tabs || (i + 1 == entries.len() && !entry.right_align()) {
             line.push_str(&text);
         } else if entry.right_align() {

@@ -12,7 +12,7 @@ use zilla_control::props::naming;
 use zilla_control::props::nicenum::nicenum;
 use zilla_control::types::{
     Activity, AllocClass, DatasetInfo, DatasetKind, DatasetQuery, PoolAdd, PoolInfo, PoolQuery, Source,
-    VdevAttach, VdevDetach, VdevKind, VdevNode, VdevRemove, VdevSpec,
+    VdevAttach, VdevDetach, VdevKind, VdevNode, VdevRemove, VdevSpec, VdevsCheck,
 };
 
 /// One imported pool, or the end of the command.
@@ -112,10 +112,17 @@ pub fn add(cx: &mut Cx, args: Vec<String>) -> Run {
             return Ok(1);
         }
     };
+    let action = format!("cannot add to '{name}'");
     if dry_run {
         let text = layout(&pool, &spec, names);
-        cx.out.put(text);
-        return Ok(0);
+        let check = VdevsCheck { name: name.clone(), new: false, vdevs: spec, force: force || in_use };
+        return match cx.call(&check)? {
+            Ok(()) => {
+                cx.out.put(text);
+                Ok(0)
+            }
+            Err(e) => Ok(refused(cx, &action, &e)),
+        };
     }
     let request = PoolAdd {
         name: name.clone(),
@@ -124,7 +131,7 @@ pub fn add(cx: &mut Cx, args: Vec<String>) -> Run {
         force: force || in_use,
         any_ashift: force || any_ashift,
     };
-    finish(cx, name, &format!("cannot add to '{name}'"), &request)
+    finish(cx, name, &action, &request)
 }
 
 /// Asks, prints what is wrong in OpenZFS's words, and logs what was done.
@@ -134,15 +141,17 @@ fn finish<O: zilla_control::Operation>(cx: &mut Cx, pool: &str, action: &str, re
             cx.log_history(pool)?;
             Ok(0)
         }
-        Err(e) if matches!(e.code, ErrorCode::VdevOverridable | ErrorCode::VdevInvalid) => {
-            print_refusal(cx, &e.details, e.code == ErrorCode::VdevOverridable);
-            Ok(1)
-        }
-        Err(e) => {
-            cx.refused(action, &e);
-            Ok(1)
-        }
+        Err(e) => Ok(refused(cx, action, &e)),
     }
+}
+
+fn refused(cx: &mut Cx, action: &str, e: &ApiError) -> u8 {
+    if matches!(e.code, ErrorCode::VdevOverridable | ErrorCode::VdevInvalid) {
+        print_refusal(cx, &e.details, e.code == ErrorCode::VdevOverridable);
+    } else {
+        cx.refused(action, e);
+    }
+    1
 }
 
 /// What `add -n` prints: the pool as it would be.

@@ -5,8 +5,6 @@ use crate::props::{BOOK, SNAP, Types};
 
 /// Longest name of a dataset, terminator included.
 pub const ZFS_MAX_DATASET_NAME_LEN: usize = 256;
-/// Deepest nesting of datasets.
-pub const ZFS_MAX_DATASET_NESTING: usize = 50;
 /// A pool's name must leave room for `/$ORIGIN@$ORIGIN`.
 const POOL_NAME_LIMIT: usize = ZFS_MAX_DATASET_NAME_LEN - 2 - 2 * "$ORIGIN".len();
 
@@ -131,10 +129,11 @@ pub fn check_mountpoint(path: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The number of `/` before a snapshot or bookmark delimiter is below the limit.
-pub fn check_nesting(name: &str) -> Result<(), ApiError> {
+/// The number of `/` before a snapshot or bookmark delimiter is below the limit
+/// (`zfs_max_dataset_nesting`).
+pub fn check_nesting(name: &str, limit: u64) -> Result<(), ApiError> {
     let head = name.split(['@', '#']).next().unwrap_or(name);
-    if head.bytes().filter(|&b| b == b'/').count() < ZFS_MAX_DATASET_NESTING {
+    if (head.bytes().filter(|&b| b == b'/').count() as u64) < limit {
         Ok(())
     } else {
         Err(ApiError::with(ErrorCode::NameTooLong, "max nesting depth exceeded"))

@@ -170,3 +170,20 @@ fn one_guest_leaves_room_for_others() {
     drop((of_one, others));
     assert!(guests.all().is_empty());
 }
+
+/// Whoever can be many takes no more than half from those who cannot.
+#[test]
+fn those_who_may_be_one_leave_half_to_others() {
+    let guests = Arc::new(Guests::new(GUESTS, GUESTS_OF_ONE));
+    let mut taken: Vec<Place> = (0..GUESTS_OF_ONE).map_while(|_| guests.place(Whose::Unknown(7))).collect();
+    assert_eq!(taken.len(), GUESTS_OF_ONE);
+    assert!(guests.place(Whose::Unknown(7)).is_none());
+    let other = guests.place(Whose::Unknown(8));
+    assert!(other.is_some(), "another user has places beside his");
+    taken.extend(other);
+    taken.extend((0..).map_while(|n| guests.place(Whose::Container(1, n))));
+    assert_eq!(taken.len(), GUESTS / 2);
+    assert!(guests.place(Whose::Unknown(9)).is_none());
+    let users: Vec<Place> = (0..).map_while(|uid| guests.place(Whose::User(uid))).collect();
+    assert_eq!(users.len(), GUESTS / 2);
+}

@@ -21,6 +21,20 @@ pub struct PoolAdd {
     pub any_ashift: bool,
 }
 
+/// `zpool create -n`, `zpool add -n`: whether devices can become a pool's, refused as the request
+/// would be that makes them so. (That one has no such field: a daemon that did not know it would do
+/// what is only to be tried.)
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct VdevsCheck {
+    /// The pool that they are for.
+    pub name: String,
+    /// It is to be created.
+    pub new: bool,
+    pub vdevs: VdevSpec,
+    pub force: bool,
+}
+
 /// `zpool attach [-fs] [-o ashift]`, `zpool replace [-fs] [-o ashift]`
 #[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 #[serde(default)]

@@ -9,6 +9,7 @@ use super::rekey::NewCrypt;
 use super::space::SpaceCheck;
 use crate::dmu::{NewObject, Objset, resident};
 use crate::error::{Errno, Error, Result};
+use crate::tunables;
 use crate::txg::Tx;
 use crate::types::Bookmark;
 use crate::zap::{CreateOpts, U8_TEXTPREP_TOUPPER, Zap};
@@ -228,7 +229,7 @@ impl DslPool {
         if children.try_get_u64(last).await?.is_some() {
             return Err(Error::os(Errno::Exist, "dataset already exists"));
         }
-        if name::split(name).fs.split('/').count() > name::MAX_DATASET_NESTING {
+        if name::depth(name) > tunables::MAX_DATASET_NESTING.get() {
             return Err(Error::os(Errno::NameTooLong, "name is nested too deep"));
         }
         let up = self.head(&parent).await?;

@@ -28,6 +28,8 @@ pub struct DslDir {
     /// Space that transactions of open txgs may still use.
     towrite: PerTxg<AtomicU64>,
     pub(super) gone: AtomicBool,
+    /// When its snapshots last changed, as far as that was looked up: seconds, nanoseconds.
+    snaps_changed: Mutex<Option<[u64; 2]>>,
 }
 
 /// What stands in a counter came from the disk, so that it may be too small is no bug:
@@ -69,7 +71,23 @@ impl DslDir {
             origin_txg: origin_txg.into(),
             towrite: Default::default(),
             gone: false.into(),
+            snaps_changed: Mutex::default(),
         })
+    }
+
+    /// When its snapshots last changed, if that is known
+    /// ([`super::DslPool::look_up_snaps_changed`]).
+    pub fn snaps_changed(&self) -> Option<[u64; 2]> {
+        *self.snaps_changed.lock()
+    }
+
+    /// The same if nothing later is known.
+    pub(super) fn note_snaps_changed(&self, at: [u64; 2]) {
+        self.snaps_changed.lock().get_or_insert(at);
+    }
+
+    pub(super) fn set_snaps_changed(&self, to: [u64; 2]) {
+        *self.snaps_changed.lock() = Some(to);
     }
 
     pub fn id(&self) -> u64 {

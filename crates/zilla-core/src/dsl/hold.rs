@@ -25,6 +25,10 @@ impl DslPool {
         if tag.len() >= MAX_TAG {
             return Err(Error::os(Errno::NameTooLong, "tag too long"));
         }
+        // OpenZFS takes them, and such a tag has lines of its own in `zfs holds`.
+        if tag.contains(char::is_control) {
+            return Err(Error::inval("a tag must not have control characters in it"));
+        }
         if self.has_hold(&snap, tag).await? {
             return Err(Error::os(Errno::Exist, "tag already exists on this dataset"));
         }

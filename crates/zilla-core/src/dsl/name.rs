@@ -4,7 +4,6 @@ use crate::error::{Errno, Error, Result};
 
 /// Longest name of a dataset, with its NUL.
 pub const ZFS_MAX_DATASET_NAME_LEN: usize = 256;
-pub const MAX_DATASET_NESTING: usize = 50;
 
 /// A name in its parts.
 pub(super) struct Parts<'a> {
@@ -42,15 +41,17 @@ pub(super) fn check_component(part: &str) -> Result<()> {
     }
 }
 
+/// How deep a dataset lies.
+pub(super) fn depth(fs: &str) -> u64 {
+    fs.split('/').count() as u64
+}
+
 /// Checks a whole name.
 pub(super) fn check(name: &str) -> Result<()> {
     if name.len() >= ZFS_MAX_DATASET_NAME_LEN {
         return Err(Error::os(Errno::NameTooLong, "name is too long"));
     }
     let p = split(name);
-    if p.fs.split('/').count() > MAX_DATASET_NESTING {
-        return Err(Error::os(Errno::NameTooLong, "name is nested too deep"));
-    }
     p.fs.split('/').try_for_each(check_component)?;
     p.snap.map_or(Ok(()), check_component)
 }

@@ -350,7 +350,7 @@ impl DslPool {
             if let Some(d) = self.dirs.lock().get(&at) {
                 break Some(d.clone());
             }
-            if chain.len() > 2 * name::MAX_DATASET_NESTING {
+            if chain.len() > name::ZFS_MAX_DATASET_NAME_LEN {
                 return Err(Error::corrupt(None, "", format!("dir {id} has too many ancestors")));
             }
             let dn = self.mos().hold_wait(ObjectId(at)).await?;
@@ -564,13 +564,36 @@ impl DslPool {
         Ok(())
     }
 
+    /// Makes known when a head's snapshots last changed. Where no pool has noted that: when the
+    /// newest was taken, or else when the dataset was made.
+    #[crate::boxed]
+    pub async fn look_up_snaps_changed(&self, head: &DslDataset) -> Result<()> {
+        let dir = head.dir();
+        let noted = match dir.zap() {
+            Some(zap) => zap.try_get(zilla_ondisk::dsl::DD_FIELD_SNAPSHOTS_CHANGED).await?,
+            None => None,
+        };
+        let at = match noted.and_then(|v| v.as_u64s()).as_deref() {
+            Some([seconds, nanoseconds]) => [*seconds, *nanoseconds],
+            _ => {
+                let newest = self.prev(head).await?.map_or(0, |snap| snap.phys().creation_time);
+                [newest.max(head.phys().creation_time), 0]
+            }
+        };
+        // What was changed meanwhile is known already.
+        dir.note_snaps_changed(at);
+        Ok(())
+    }
+
     /// When the dir's snapshots last changed.
     pub(super) async fn snap_cmtime_update(&self, tx: &Tx, dir: &DslDir) -> Result<()> {
+        let now = self.ctx.env.wall();
+        let now = [now.as_secs(), u64::from(now.subsec_nanos())];
+        dir.set_snaps_changed(now);
         if !self.feature_enabled("extensible_dataset") {
             return Ok(());
         }
-        let now = self.ctx.env.wall();
-        let value = crate::zap::Value::u64s(&[now.as_secs(), u64::from(now.subsec_nanos())]);
+        let value = crate::zap::Value::u64s(&now);
         let zap = self.zapify(tx, &dir.dn).await?;
         zap.set(tx, zilla_ondisk::dsl::DD_FIELD_SNAPSHOTS_CHANGED, &value).await
     }

@@ -19,6 +19,10 @@
 //! - where a key is loaded here that would not open it any more;
 //! - where a root of it lies above what was received: that is its owner's doing.
 //!
+//! Where a root's key is looked for only its receiver says (`keylocation`): one that is new asks a
+//! person. Else a sender would choose what URL is fetched here, or what file is read, at each
+//! start. OpenZFS takes the sender's.
+//!
 //! A clone has its origin's key object and is left out. OpenZFS takes each stream's wrapping at
 //! once, and sets roots afterwards.
 //!
@@ -47,8 +51,6 @@ pub struct RawMember {
     pub root: String,
     /// What its stream said of its key.
     pub key: Arc<RawKey>,
-    /// Where a root's key is looked for.
-    pub location: Option<String>,
 }
 
 /// A dataset that is to be opened as its sender's.
@@ -59,7 +61,6 @@ struct Going {
     root: u64,
     phys: PhysKey,
     key: Arc<RawKey>,
-    location: Option<String>,
 }
 
 /// Those of one root.
@@ -141,8 +142,7 @@ impl DslPool {
         if !is_it || !is_within(&root.name(), top) {
             return Ok(None);
         }
-        let (key, location) = (m.key.clone(), m.location.clone());
-        Ok(Some(Going { dir, object, root: root.id, phys, key, location }))
+        Ok(Some(Going { dir, object, root: root.id, phys, key: m.key.clone() }))
     }
 
     /// Why a group cannot go over, if it cannot, where these datasets do.
@@ -174,11 +174,11 @@ impl DslPool {
         for m in &group.members {
             let zap = Zap::open(self.mos(), m.object).await?;
             self.put_raw_key(tx, &zap, &m.key, group.root.id).await?;
-            if m.dir.id == group.root.id {
-                self.set_key_location(tx, &m.dir, Some(m.location.as_deref().unwrap_or("prompt"))).await?;
-            } else {
+            if m.dir.id != group.root.id {
                 self.set_key_location(tx, &m.dir, None).await?;
                 self.keys.remove(m.dir.id);
+            } else if m.root != m.dir.id {
+                self.set_key_location(tx, &m.dir, Some("prompt")).await?;
             }
         }
         Ok(())

@@ -6,6 +6,7 @@ use super::bpobj::{Delta, Space};
 use super::name;
 use super::space::SpaceCheck;
 use crate::error::{Errno, Error, Result};
+use crate::tunables;
 use crate::txg::Tx;
 use crate::zap::Zap;
 use std::sync::Arc;
@@ -86,9 +87,11 @@ impl DslPool {
                     longest = longest.max(s.name().len());
                 }
             }
-            let nesting = d.name()[old_len..].matches('/').count() + new.split('/').count();
+            // (What lies too deep already may be moved up.)
+            let now = name::depth(&d.name());
+            let then = now.saturating_sub(name::depth(&dir.name())) + name::depth(new);
             if longest - old_len + new.len() >= name::ZFS_MAX_DATASET_NAME_LEN
-                || nesting > name::MAX_DATASET_NESTING
+                || then > tunables::MAX_DATASET_NESTING.get() && then > now
             {
                 return Err(Error::os(Errno::NameTooLong, "New dataset name is too long"));
             }

@@ -524,12 +524,45 @@ fn holds_keep_snapshots() {
     p.create("tank/a");
     p.snapshot("tank/a@s");
     p.task(async |p, tx| p.hold_snapshot(tx, "tank/a@s", "mine").await).unwrap();
+    for odd in ["x\ntank/b@s\tkeep", "x\ty", "\x1b[2J", "\u{85}"] {
+        let refused = p.task(async |p, tx| p.hold_snapshot(tx, "tank/a@s", odd).await);
+        assert!(refused.unwrap_err().is(Errno::Inval), "{odd:?}");
+    }
     p.reopen();
     let held = p.task(async |p, tx| p.destroy_snapshots(tx, &["tank/a@s".into()], false).await);
     assert!(held.unwrap_err().is(Errno::Busy));
     p.task(async |p, tx| p.destroy_snapshots(tx, &["tank/a@s".into()], true).await).unwrap();
     p.task(async |p, tx| p.release_snapshot(tx, "tank/a@s", "mine").await).unwrap();
     assert!(block_on(p.dsl.by_name("tank/a@s")).is_err());
+    p.check();
+}
+
+/// The limit says what may be made; what is there is found, changed and moved up whatever it says.
+#[test]
+fn how_deep_datasets_lie_can_be_tuned() {
+    let limit = &crate::tunables::MAX_DATASET_NESTING;
+    let mut p = Pool::new();
+    let below = |depth: usize| format!("tank{}", "/a".repeat(depth - 1));
+    for depth in 2..=50 {
+        p.create(&below(depth));
+    }
+    let make = |p: &mut Pool, name: String| p.task(async |p, _| p.create_check(&name).await.map(drop));
+    assert!(make(&mut p, below(51)).unwrap_err().is(Errno::NameTooLong));
+    limit.set(60);
+    for depth in 51..=60 {
+        p.create(&below(depth));
+    }
+    assert!(make(&mut p, below(61)).unwrap_err().is(Errno::NameTooLong));
+    limit.set(limit.default);
+    assert!(make(&mut p, format!("{}/b", below(55))).unwrap_err().is(Errno::NameTooLong));
+    p.reopen();
+    p.snapshot(&format!("{}@s", below(60)));
+    let (from, aside, up) = (below(59), format!("{}/b", below(58)), format!("{}/b", below(56)));
+    p.task(async |p, tx| p.rename(tx, &from, &aside).await).unwrap();
+    p.task(async |p, tx| p.rename(tx, &aside, &up).await).unwrap();
+    let down = p.task(async |p, tx| p.rename(tx, &up, &aside).await);
+    assert!(down.unwrap_err().is(Errno::NameTooLong));
+    assert!(block_on(p.dsl.by_name(&format!("{up}/a@s"))).is_ok());
     p.check();
 }
 

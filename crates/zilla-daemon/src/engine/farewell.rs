@@ -42,7 +42,7 @@ impl Patience {
 impl Pool {
     /// Unmounts everything: at once what nobody uses, in the end whatever it takes.
     pub async fn take_leave(&self, patience: &Patience) {
-        for name in self.mounted_below(&self.name()) {
+        for name in self.all_mounted() {
             let mut said = false;
             while let Err(e) = self.unmount_one(&name, false).await {
                 let at = self.mounted_at(&name).unwrap_or_default();

@@ -10,12 +10,10 @@ use super::errors::{Answer, of_dataset};
 use super::follow::snapshots_of;
 use super::pool::Pool;
 use super::receive::{members, target_of};
-use super::received::key_location;
 use super::streams::Told;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zilla::keys::{RawKey, RawMember};
-use zilla::stored::Setting;
 use zilla_control::types::StreamReceive;
 use zilla_ondisk::NvList;
 use zilla_ondisk::stream::Begin;
@@ -79,14 +77,10 @@ impl Engine {
         };
         let mut all = Vec::new();
         for (name, key) in keys {
-            let Some((name, member)) = tree.members.get_key_value(name.as_str()) else { continue };
+            let Some((name, _)) = tree.members.get_key_value(name.as_str()) else { continue };
             let Some(root) = tree.root_of(name) else { continue };
-            let location = key_location(Some(member), false).into_iter().find_map(|(_, s)| match s {
-                Setting::Local(v) => v.as_str().map(|text| text.to_owned()),
-                _ => None,
-            });
             let (name, root) = (here(name)?, here(root)?);
-            all.push(RawMember { name, root, key: key.clone(), location });
+            all.push(RawMember { name, root, key: key.clone() });
         }
         let followed = pool.zilla.follow_raw_roots(&here(top)?, all).await;
         // All is received, and opens as it did before.

@@ -41,7 +41,8 @@ impl Engine {
 }
 
 async fn datasets(pool: &Arc<Pool>, wanted: Option<&String>) -> Answer<Vec<LogStat>> {
-    let mut names: Vec<String> = pool.mounts.lock().keys().cloned().collect();
+    // (A snapshot that is mounted has no log.)
+    let mut names: Vec<String> = pool.mounts.lock().keys().filter(|n| !n.contains('@')).cloned().collect();
     if let Some(name) = wanted {
         names = vec![name.clone()];
     }

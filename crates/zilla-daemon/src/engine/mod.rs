@@ -52,6 +52,7 @@ mod leftout;
 mod logs;
 mod lost;
 mod meanwhile;
+mod mountings;
 mod mountopts;
 mod mounts;
 mod moved;
@@ -417,6 +418,10 @@ impl Backend for Engine {
         self.scrub(r).await
     }
 
+    async fn vdevs_check(&self, _: &Caller, r: VdevsCheck) -> Answer<()> {
+        self.check_vdevs(r).await
+    }
+
     async fn pool_add(&self, _: &Caller, r: PoolAdd) -> Answer<()> {
         self.add_vdevs(r).await
     }
@@ -593,7 +598,7 @@ impl Backend for Engine {
     }
 
     async fn mount_list(&self, _: &Caller, _: MountList) -> Answer<Vec<MountEntry>> {
-        Ok(self.mounted())
+        Ok(self.mounted_heads())
     }
 
     async fn dataset_snapshot(&self, caller: &Caller, r: DatasetSnapshot) -> Answer<()> {

@@ -27,7 +27,7 @@ use zilla::FsProps;
 use zilla::error::{Error, Result};
 use zilla::tree::{DatasetDir, DatasetRef};
 use zilla_control::props::naming;
-use zilla_control::types::{DatasetMount, DatasetUnmount, KeyUnload, ManyReply, MountEntry, Source};
+use zilla_control::types::Source;
 use zilla_control::{ApiError, ErrorCode};
 use zilla_env::strerror;
 use zilla_fuse::{Mount, Options};
@@ -138,6 +138,11 @@ pub struct How {
     pub again: bool,
 }
 
+/// Whether it is a dataset itself, a snapshot of it, or below it.
+fn is_at_or_below(name: &str, top: &str) -> bool {
+    name.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+}
+
 fn failed(message: impl Into<String>) -> ApiError {
     ApiError::with(ErrorCode::MountFailed, message)
 }
@@ -212,7 +217,9 @@ impl Pool {
             return Ok(());
         }
         let locked = ds.is_locked().await.map_err(of(name))?;
-        if ds.is_snapshot() || !ds.is_filesystem().await.map_err(of(name))? {
+        // A snapshot has no place of its own.
+        let placeless = ds.is_snapshot() && how.at.is_none() && !words.remount;
+        if placeless || !ds.is_filesystem().await.map_err(of(name))? {
             if how.explicit {
                 return Err(ApiError::new(ErrorCode::BadType).subject(name));
             }
@@ -261,7 +268,7 @@ impl Pool {
         if let Mountpoint::At(below) = settings.mountpoint().0 {
             naming::check_mountpoint(&below).map_err(|e| failed(e.description()).subject(name))?;
         }
-        let readonly = self.readonly();
+        let readonly = self.readonly() || ds.is_snapshot();
         let temporary = how.temporary.with(words.temporary);
         let mut told = temporary.options(&settings, name, readonly);
         if !told.readonly && ds.dir().has_old_key().await.map_err(of(name))? {
@@ -279,7 +286,10 @@ impl Pool {
         told.readonly |= kept_log.is_some();
         let props = ds.fs_props(readonly).await.map_err(of(name))?;
         fs.zfs().set_props(temporary.heeded(&settings, props, readonly));
-        fs.set_snapshot_manager(rustix::process::geteuid().as_raw());
+        match ds.is_snapshot() {
+            true => fs.set_snapdir(zilla::Snapdir::Disabled),
+            false => fs.set_snapshot_manager(rustix::process::geteuid().as_raw()),
+        }
         let overlay = how.overlay || settings.num("overlay") != 0;
         let place = self.place_of(&path, how);
         let attached = attach(fs.clone(), engine.env.clone(), place, told.clone(), overlay).await;
@@ -327,14 +337,16 @@ impl Pool {
             (m.fs.clone(), m.mount.clone(), m.told.clone())
         });
         let Some((fs, mount, told)) = found else { return Ok(()) };
-        let readonly = self.readonly();
+        let readonly = self.readonly() || ds.is_snapshot();
         let props = ds.fs_props(readonly).await.map_err(of(name))?;
         // Whether it shall ask for ACLs the kernel is told once, when the file system is mounted;
         // until then both keep to it.
         let (told_acls, wanted_acls) = (fs.zfs().props().posix_acl, props.posix_acl);
         let props = FsProps { posix_acl: told_acls, ..props };
         fs.zfs().set_props(temporary.heeded(settings, props, readonly));
-        fs.set_snapdir(zilla::Snapdir::of(settings.num("snapdir")));
+        if !ds.is_snapshot() {
+            fs.set_snapdir(zilla::Snapdir::of(settings.num("snapdir")));
+        }
         // The kernel keeps what it has read of the root, with `.zfs` or without.
         let (notifier, root) = (mount.notifier(), fs.root());
         match tokio::task::spawn_blocking(move || notifier.inode(root)).await {
@@ -374,8 +386,8 @@ impl Pool {
         self.mount_below(engine, &self.name(), &How { options: options.to_vec(), ..How::default() }).await
     }
 
-    /// The same for a dataset and what is below it.
-    pub async fn mount_below(&self, engine: &Engine, name: &str, how: &How) -> Vec<ApiError> {
+    /// Where what is at and below a dataset wants to be.
+    pub(super) async fn places_below(&self, name: &str) -> Answer<Vec<(PathBuf, String)>> {
         let found = async {
             let mut all = Vec::new();
             let mut dirs = vec![self.zilla.dir_by_name(name).await?];
@@ -390,9 +402,14 @@ impl Pool {
             }
             Ok::<_, Error>(all)
         };
-        let mut all = match found.await {
+        found.await.map_err(|e| of_dataset(e).subject(name))
+    }
+
+    /// The same for a dataset and what is below it.
+    pub async fn mount_below(&self, engine: &Engine, name: &str, how: &How) -> Vec<ApiError> {
+        let mut all = match self.places_below(name).await {
             Ok(all) => all,
-            Err(e) => return vec![of_dataset(e).subject(name)],
+            Err(e) => return vec![e],
         };
         all.sort();
         let mut errors = Vec::new();
@@ -508,19 +525,32 @@ impl Pool {
         }
     }
 
-    /// Names of what is mounted, of a dataset and below, deepest paths first.
+    /// Names of what is mounted, of a dataset and below, deepest paths first. (A snapshot is
+    /// mounted by itself.)
     pub fn mounted_below(&self, name: &str) -> Vec<String> {
-        let mounts = self.mounts.lock();
-        let below = |n: &str| n == name || n.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
-        let mut all: Vec<(PathBuf, String)> =
-            mounts.iter().filter(|(n, _)| below(n)).map(|(n, m)| (m.path().to_owned(), n.clone())).collect();
+        self.mounted_names(|n| is_at_or_below(n, name) && !n.contains('@'))
+    }
+
+    /// Names of all that is mounted, deepest paths first.
+    pub fn all_mounted(&self) -> Vec<String> {
+        self.mounted_names(|_| true)
+    }
+
+    fn mounted_names(&self, which: impl Fn(&str) -> bool) -> Vec<String> {
+        let mut all = self.mounted_paths();
+        all.retain(|(_, name)| which(name));
         all.sort();
         all.into_iter().rev().map(|(_, n)| n).collect()
     }
 
+    /// What is mounted, and where.
+    pub(super) fn mounted_paths(&self) -> Vec<(PathBuf, String)> {
+        self.mounts.lock().iter().map(|(name, m)| (m.path().to_owned(), name.clone())).collect()
+    }
+
     pub async fn unmount_all(&self, force: bool) -> Vec<ApiError> {
         let mut errors = Vec::new();
-        for name in self.mounted_below(&self.name()) {
+        for name in self.all_mounted() {
             if let Err(e) = self.unmount_one(&name, force).await {
                 errors.push(e);
             }
@@ -528,11 +558,11 @@ impl Pool {
         errors
     }
 
-    /// A tree got another name and stays mounted where it is.
+    /// A tree, or a snapshot, got another name and stays mounted where it is.
     pub fn rename_mounts(&self, old: &str, new: &str) {
         let mut mounts = self.mounts.lock();
         for name in mounts.keys().cloned().collect::<Vec<_>>() {
-            let rest = name.strip_prefix(old).filter(|rest| rest.is_empty() || rest.starts_with('/'));
+            let rest = name.strip_prefix(old).filter(|_| is_at_or_below(&name, old));
             if let Some(rest) = rest
                 && let Some(mounted) = mounts.remove(&name)
             {
@@ -563,6 +593,8 @@ impl Pool {
 
     /// A snapshot goes: nobody may look into it through `.zfs` any more.
     pub fn forget_snapshot(&self, full: &str) {
+        // One that somebody has unmounted himself is not in use any more.
+        let _ = self.mounted_at(full);
         let Some((fs_name, snap)) = full.split_once('@') else { return };
         let Some((fs, mount)) = self.mounts.lock().get(fs_name).map(|m| (m.fs.clone(), m.mount.clone()))
         else {
@@ -571,91 +603,5 @@ impl Pool {
         if fs.snapshot_gone(snap).is_some() {
             let _ = mount.notifier().entry(fs.snapdir_node(), snap.as_bytes());
         }
-    }
-}
-
-impl Engine {
-    pub(super) async fn mount(&self, r: DatasetMount) -> Answer<ManyReply> {
-        let how = How { options: r.options, overlay: r.overlay, force: r.force, at: r.at, ..How::default() };
-        let mut errors = Vec::new();
-        match r.name {
-            Some(name) => {
-                let pool = self.pool_of(&name)?;
-                pool.mount(self, &name, &How { explicit: true, ..how.clone() }).await?;
-                if r.recursive {
-                    errors = pool.mount_below(self, &name, &how).await;
-                }
-            }
-            None => {
-                let meant = |name: &String| r.pool.as_ref().is_none_or(|only| only == name);
-                for pool in self.all_pools().into_iter().filter(|p| meant(&p.name())) {
-                    errors.extend(pool.mount_below(self, &pool.name(), &how).await);
-                }
-            }
-        }
-        Ok(ManyReply { errors })
-    }
-
-    pub(super) async fn unmount(&self, r: DatasetUnmount) -> Answer<ManyReply> {
-        let Some(target) = r.target.clone() else {
-            let mut errors = Vec::new();
-            for pool in self.all_pools() {
-                for name in pool.mounted_below(&pool.name()) {
-                    errors.extend(self.unmount_asked(&pool, &name, &r).await.err());
-                }
-            }
-            return Ok(ManyReply { errors });
-        };
-        let name = if target.starts_with('/') {
-            let all = self.mounted();
-            let found = all.into_iter().find(|m| Path::new(&m.mountpoint) == Path::new(&target));
-            found.map(|m| m.dataset).ok_or_else(|| {
-                ApiError::with(ErrorCode::UmountFailed, "not currently mounted").subject(target.as_str())
-            })?
-        } else {
-            target
-        };
-        let pool = self.pool_of(&name)?;
-        pool.zilla.by_name(&name).await.map_err(of(&name))?;
-        if pool.mounted_at(&name).is_none() {
-            return Err(ApiError::with(ErrorCode::UmountFailed, "not currently mounted").subject(name));
-        }
-        let mut errors = Vec::new();
-        // What is mounted below it goes first.
-        for name in pool.mounted_below(&name) {
-            errors.extend(self.unmount_asked(&pool, &name, &r).await.err());
-        }
-        Ok(ManyReply { errors })
-    }
-
-    /// Unmounts one, and with `-u` unloads its key if it has one of its own. If that is refused the
-    /// file system is mounted again.
-    async fn unmount_asked(&self, pool: &Arc<Pool>, name: &str, r: &DatasetUnmount) -> Answer<()> {
-        if !r.force {
-            // What is to be written first would never be.
-            pool.check_running()?;
-        }
-        let earlier = pool.earlier(name);
-        pool.unmount_one(name, r.force).await?;
-        if !r.unload_keys || !pool.has_own_loaded_key(name).await {
-            return Ok(());
-        }
-        let Err(e) = self.unload_key(KeyUnload { name: name.to_owned() }).await else { return Ok(()) };
-        // What stops that is in the log.
-        pool.mount_back(self, &[(name.to_owned(), earlier)]).await;
-        Err(e)
-    }
-
-    pub(super) fn mounted(&self) -> Vec<MountEntry> {
-        let mut all = Vec::new();
-        for pool in self.all_pools() {
-            let names: Vec<String> = pool.mounts.lock().keys().cloned().collect();
-            for dataset in names {
-                if let Some(path) = pool.mounted_at(&dataset) {
-                    all.push(MountEntry { dataset, mountpoint: path.to_string_lossy().into_owned() });
-                }
-            }
-        }
-        all
     }
 }

@@ -14,7 +14,7 @@ use super::errors::{Answer, of, of_dataset};
 use super::follow::is_below;
 use super::followkeys::RawKeys;
 use super::pool::Pool;
-use super::received::{check_names, key_location, settings};
+use super::received::{check_names, settings};
 use super::streams::{Reader, Told};
 use futures_util::stream::{StreamExt, iter};
 use std::sync::Arc;
@@ -322,9 +322,6 @@ impl Engine {
             },
             _ => true,
         });
-        if head.is_none() && part.begin.features() & feature::RAW != 0 && caller.owner {
-            of_fs.extend(key_location(part.fs, volume));
-        }
         if let (Some(head), Some(sent)) = (&head, part.fs.and_then(|f| f.list("props"))) {
             // What its sender does not set any more is not received any more.
             let gone = head.received_names().await.map_err(of_dataset)?;

@@ -22,7 +22,8 @@ use zilla_ondisk::stream::feature;
 use zilla_ondisk::{NvList, NvValue};
 
 /// Properties that a volume or its stream settles itself, or that say what its receiver must not be
-/// told.
+/// told; and where a key is looked for, which a sender must not choose: it is a file that is read
+/// or a URL that is fetched here.
 const NOT_TAKEN: &[&str] =
     &["volsize", "volblocksize", "encryption", "keyformat", "keylocation", "pbkdf2iters"];
 
@@ -119,15 +120,6 @@ pub(super) fn settings(
     let of_snap = part.fs.and_then(|f| f.list("snapprops")).and_then(|l| l.list(sent_snap));
     let of_snap = received(of_snap).into_iter().map(|(n, v)| (n, Setting::Received(v))).collect();
     Ok((out, of_snap))
-}
-
-/// Where the key of an encryption root is looked for that comes as it was. What makes no sense here
-/// is not taken.
-pub(super) fn key_location(fs: Option<&NvList>, volume: bool) -> Settled {
-    let named = fs.filter(|f| f.contains("is_encroot")).and_then(|f| f.list("props"));
-    let Some(place) = named.and_then(|l| l.str("keylocation")) else { return Settled::new() };
-    let words = BTreeMap::from([("keylocation".to_owned(), place.to_owned())]);
-    typed(&words, if volume { props::VOL } else { props::FS }, true).unwrap_or_default()
 }
 
 impl Engine {

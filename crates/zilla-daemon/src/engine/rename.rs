@@ -31,7 +31,7 @@ impl Engine {
         // What a receive has come to so far has a name that nobody can give or take.
         naming::check_dataset_name(&r.name, props::HEADS, true)?;
         naming::check_dataset_name(&r.target, props::HEADS, true)?;
-        naming::check_nesting(&r.target)?;
+        naming::check_nesting(&r.target, zilla::tunables::MAX_DATASET_NESTING.get())?;
         if naming::pool_of(&r.target) != pool.name() {
             return Err(ApiError::with(ErrorCode::CrossTarget, "datasets must be within same pool"));
         }
@@ -56,6 +56,10 @@ impl Engine {
                 pool.remove_mountpoint(name).await;
             }
             failed = rename_head(&pool, caller, &r).await.err();
+        }
+        if failed.is_none() {
+            // Snapshots stay mounted.
+            pool.rename_mounts(&r.name, &r.target);
         }
         if let Some(e) = failed {
             pool.mount_back(self, &mounted).await;
@@ -95,7 +99,11 @@ impl Engine {
         promoted.await.map_err(of_dataset)?;
         // They are the clone's now: who looked into them through the other's `.zfs` must not keep
         // them in use.
-        moved.iter().for_each(|name| pool.forget_snapshot(name));
+        for name in &moved {
+            pool.forget_snapshot(name);
+            let snap = name.split_once('@').map_or("", |(_, s)| s);
+            pool.rename_mounts(name, &format!("{}@{snap}", r.name));
+        }
         let fs = origin.split('@').next().unwrap_or_default();
         if !self.devices_shown(fs).await.is_empty() || !self.devices_shown(&r.name).await.is_empty() {
             self.show_devices(fs).await;
@@ -151,6 +159,10 @@ async fn rename_snapshot(pool: &Arc<Pool>, r: &DatasetRename) -> Answer<()> {
         }
         _ => of_dataset(e),
     })?;
-    names.iter().for_each(|name| pool.forget_snapshot(name));
+    for name in &names {
+        pool.forget_snapshot(name);
+        let fs = name.split('@').next().unwrap_or_default();
+        pool.rename_mounts(name, &format!("{fs}@{new}"));
+    }
     Ok(())
 }

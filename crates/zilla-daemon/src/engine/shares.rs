@@ -142,7 +142,8 @@ impl Pool {
         protocol: ShareProtocol,
     ) -> Result<bool, NotShared> {
         let settings = Settings::of(ds).await.map_err(of(name))?;
-        let Some(text) = wanted(&settings, protocol) else {
+        // A snapshot that is mounted is nobody's to share.
+        let Some(text) = wanted(&settings, protocol).filter(|_| !ds.is_snapshot()) else {
             self.unshare(name, protocol).await;
             return Ok(false);
         };

@@ -11,10 +11,10 @@ use zilla::devices::{self, Attach, SpareSpec, VdevKind, VdevView};
 use zilla::error::Error;
 use zilla::error::PoolRefusal as Refusal;
 use zilla::status::vdev_state;
-use zilla_control::props::naming::is_draid_spare;
+use zilla_control::props::naming::{self, is_draid_spare};
 use zilla_control::types::{
     LeafSpec, PoolAdd, PoolClear, PoolFreeze, PoolReopen, TopKind, TopSpec, VdevAttach, VdevDetach,
-    VdevOffline, VdevOnline, VdevOnlineReply, VdevRemove, VdevRemoveReply, VdevSpec,
+    VdevOffline, VdevOnline, VdevOnlineReply, VdevRemove, VdevRemoveReply, VdevSpec, VdevsCheck,
 };
 use zilla_control::{ApiError, ErrorCode};
 
@@ -38,14 +38,7 @@ impl Engine {
             said => said,
         };
         let spec = pool_spec(&r.vdevs, ashift);
-        let spares = self.spare_specs(&r.vdevs).await;
-        let has = pool.zilla.vdevs().spares();
-        let own = |s: &&SpareSpec| has.iter().any(|v| Some(v.guid) == s.shared);
-        if let Some(again) = spares.iter().find(own) {
-            let path = again.leaf.path.display();
-            let line = format!("{path} is reserved as a hot spare for pool {}", r.name);
-            return Err(ApiError::new(ErrorCode::VdevInvalid).details(vec![line]));
-        }
+        let spares = self.new_spares(&pool, &r.vdevs).await?;
         pool.zilla.add_vdevs(&spec, r.any_ashift).await.map_err(of_vdev)?;
         if !spares.is_empty() {
             pool.zilla.add_spares(&spares).await.map_err(of_vdev)?;
@@ -53,6 +46,36 @@ impl Engine {
         self.save_cache().await;
         notify(&pool, "vdev_add");
         Ok(())
+    }
+
+    /// `zpool create -n`, `zpool add -n`
+    pub(super) async fn check_vdevs(&self, r: VdevsCheck) -> Answer<()> {
+        let _changes = self.changes.lock().await;
+        if r.new {
+            naming::check_pool_name(&r.name, false)?;
+            if self.is_name_taken(&r.name) {
+                return Err(ApiError::with(ErrorCode::Exists, "pool already exists"));
+            }
+            return self.check_devices(&r.vdevs, r.force).await.map(drop);
+        }
+        let pool = self.changeable(&r.name)?;
+        let _held = self.check_devices(&r.vdevs, r.force).await?;
+        self.new_spares(&pool, &r.vdevs).await.map(drop)
+    }
+
+    /// Devices that are to become a pool's hot spares, and are not yet.
+    async fn new_spares(&self, pool: &Pool, vdevs: &VdevSpec) -> Answer<Vec<SpareSpec>> {
+        let spares = self.spare_specs(vdevs).await;
+        let has = pool.zilla.vdevs().spares();
+        let own = |s: &&SpareSpec| has.iter().any(|v| Some(v.guid) == s.shared);
+        match spares.iter().find(own) {
+            Some(again) => {
+                let path = again.leaf.path.display();
+                let line = format!("{path} is reserved as a hot spare for pool {}", pool.name());
+                Err(ApiError::new(ErrorCode::VdevInvalid).details(vec![line]))
+            }
+            None => Ok(spares),
+        }
     }
 
     /// Devices that are to become hot spares; those that are other pools' already are shared.

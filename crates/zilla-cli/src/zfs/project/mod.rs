@@ -10,15 +10,21 @@
 //!
 //! A crash in between leaves some files changed and others not: each by itself is one or the other,
 //! and the command can be given again. Below what is named, symbolic links are not followed, and
-//! only files and directories are looked at.
+//! only files and directories are looked at. Whoever owns them may put a link in a directory's
+//! place at any moment, and root would follow it; so each is opened from the directory it was found
+//! in, and those from what was named, which is opened once.
 
 mod fsx;
 
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
 use fsx::{Fsx, XFLAG_PROJINHERIT};
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::{self, Errno};
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Of files that belong to no project.
@@ -121,15 +127,18 @@ fn contradiction(task: &Task) -> Option<&'static str> {
 }
 
 fn handle(cx: &mut Cx, name: &str, mut task: Task) -> Result<(), Failed> {
-    let stat = rustix::fs::stat(name).map_err(|e| {
+    let unstated = |cx: &mut Cx, e| {
         cx.err(format!("failed to stat {name}: {}", words(e)));
         Failed
-    })?;
-    let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
-    if !kind.is_file() && !kind.is_dir() {
-        cx.err("only support project quota on regular file or directory");
-        return Err(Failed);
-    }
+    };
+    // What is neither may do something when it is opened.
+    let stat = rustix::fs::stat(name).map_err(|e| unstated(cx, e))?;
+    kind_of(cx, &stat)?;
+    let path = Path::new(name);
+    let flags = OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let top = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| unopened(cx, path, e))?;
+    let stat = rustix::fs::fstat(&top).map_err(|e| unstated(cx, e))?;
+    let kind = kind_of(cx, &stat)?;
     if !kind.is_dir() {
         for (on, letter) in [(task.dir_only, 'd'), (task.recursive, 'r')] {
             if on {
@@ -138,76 +147,129 @@ fn handle(cx: &mut Cx, name: &str, mut task: Task) -> Result<(), Failed> {
             }
         }
     }
-    let path = Path::new(name);
+    let fsx = look(cx, path, &top)?;
     if matches!(task.op, Op::Set | Op::Check) && task.projid.is_none() {
         // What is wanted of those below is what the first of them has.
-        task.projid = look(cx, path, false)?.map(|(_, fsx)| fsx.projid);
+        task.projid = Some(fsx.projid);
     }
-    one(cx, path, &task, false)?;
+    one(cx, path, &top, fsx, &task)?;
     let below = task.recursive || matches!(task.op, Op::List | Op::Check);
     if !kind.is_dir() || task.dir_only || !below {
         return Ok(());
     }
-    let mut todo = std::collections::VecDeque::from([path.to_owned()]);
-    while let Some(dir) = todo.pop_front() {
-        todo.extend(directory(cx, &dir, &task)?);
+    let mut todo = VecDeque::from([PathBuf::new()]);
+    while let Some(way) = todo.pop_front() {
+        todo.extend(directory(cx, path, &top, &way, &task)?);
     }
     Ok(())
 }
 
-/// Those in a directory. Gives its directories, if they are to be gone into.
-fn directory(cx: &mut Cx, dir: &Path, task: &Task) -> Result<Vec<PathBuf>, Failed> {
-    let entries = match std::fs::read_dir(dir) {
-        Ok(entries) => entries,
+/// Files and directories alone have projects.
+fn kind_of(cx: &mut Cx, stat: &Stat) -> Result<FileType, Failed> {
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    if kind.is_file() || kind.is_dir() {
+        return Ok(kind);
+    }
+    cx.err("only support project quota on regular file or directory");
+    Err(Failed)
+}
+
+fn unopened(cx: &mut Cx, path: &Path, e: Errno) -> Failed {
+    cx.err(format!("failed to open {}: {}", path.display(), words(e)));
+    Failed
+}
+
+/// What is found in a directory, opened: by its name alone, and not what that leads to. None: it is
+/// gone, or something else by now.
+fn found_in(dir: &OwnedFd, name: &OsStr, kind: OFlags) -> io::Result<Option<OwnedFd>> {
+    let flags = kind | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+        Ok(file) => {
+            let kind = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
+            Ok((kind.is_file() || kind.is_dir()).then_some(file))
+        }
+        Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::NXIO) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// A directory below the one that was named: each step of the way is a directory itself.
+fn walk(top: &OwnedFd, way: &Path) -> io::Result<Option<OwnedFd>> {
+    let mut at = rustix::fs::openat(top, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    for name in way {
+        match found_in(&at, name, OFlags::DIRECTORY)? {
+            Some(next) => at = next,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(at))
+}
+
+/// Those in a directory, which this way leads to. Gives its directories, if they are to be gone
+/// into.
+fn directory(
+    cx: &mut Cx,
+    named: &Path,
+    top: &OwnedFd,
+    way: &Path,
+    task: &Task,
+) -> Result<Vec<PathBuf>, Failed> {
+    // (What is joined to an empty way has a slash at its end.)
+    let shown = if way.as_os_str().is_empty() { named.to_owned() } else { named.join(way) };
+    let opened = walk(top, way).and_then(|dir| match dir {
+        Some(dir) => Dir::read_from(&dir).map(|entries| Some((dir, entries))),
+        None => Ok(None),
+    });
+    let (dir, entries) = match opened {
+        Ok(Some(opened)) => opened,
         // Whoever removes files meanwhile is no error.
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Ok(None) => return Ok(Vec::new()),
         Err(e) => {
-            let why = zilla_env::strerror(&e);
-            cx.err(format!("failed to opendir {}: {why}", dir.display()));
+            cx.err(format!("failed to opendir {}: {}", shown.display(), words(e)));
             return Err(Failed);
         }
     };
     let mut dirs = Vec::new();
     for entry in entries {
         let entry = entry.map_err(|e| {
-            cx.err(format!("failed to readdir {}: {e}", dir.display()));
+            cx.err(format!("failed to readdir {}: {}", shown.display(), words(e)));
             Failed
         })?;
-        let path = dir.join(entry.file_name());
-        let Ok(kind) = entry.file_type() else { continue };
-        if kind.is_file() || kind.is_dir() {
-            one(cx, &path, task, true)?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name == "." || name == ".." {
+            continue;
+        }
+        let kind = match entry.file_type() {
+            FileType::Unknown => match rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+                Err(_) => continue,
+            },
+            kind => kind,
+        };
+        if !kind.is_file() && !kind.is_dir() {
+            continue;
+        }
+        let path = shown.join(name);
+        let file = found_in(&dir, name, OFlags::RDONLY).map_err(|e| unopened(cx, &path, e))?;
+        if let Some(file) = file {
+            let fsx = look(cx, &path, &file)?;
+            one(cx, &path, &file, fsx, task)?;
         }
         if task.recursive && kind.is_dir() {
-            dirs.push(path);
+            dirs.push(way.join(name));
         }
     }
     Ok(dirs)
 }
 
-fn look(cx: &mut Cx, path: &Path, may_be_gone: bool) -> Result<Option<(rustix::fd::OwnedFd, Fsx)>, Failed> {
-    let mut flags = OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    // What is found in a directory may have been changed for a link to somewhere else.
-    flags.set(OFlags::NOFOLLOW, may_be_gone);
-    let file = match rustix::fs::open(path, flags, Mode::empty()) {
-        Ok(file) => file,
-        Err(Errno::NOENT | Errno::LOOP) if may_be_gone => return Ok(None),
-        Err(e) => {
-            cx.err(format!("failed to open {}: {}", path.display(), words(e)));
-            return Err(Failed);
-        }
-    };
-    match fsx::get(&file) {
-        Ok(fsx) => Ok(Some((file, fsx))),
-        Err(e) => {
-            cx.err(format!("failed to get xattr for {}: {}", path.display(), words(e)));
-            Err(Failed)
-        }
-    }
+fn look(cx: &mut Cx, path: &Path, file: &OwnedFd) -> Result<Fsx, Failed> {
+    fsx::get(file).map_err(|e| {
+        cx.err(format!("failed to get xattr for {}: {}", path.display(), words(e)));
+        Failed
+    })
 }
 
-fn one(cx: &mut Cx, path: &Path, task: &Task, may_be_gone: bool) -> Result<(), Failed> {
-    let Some((file, mut fsx)) = look(cx, path, may_be_gone)? else { return Ok(()) };
+fn one(cx: &mut Cx, path: &Path, file: &OwnedFd, mut fsx: Fsx, task: &Task) -> Result<(), Failed> {
     let inherits = fsx.xflags & XFLAG_PROJINHERIT != 0;
     let wanted = task.projid.unwrap_or(DEFAULT_PROJID);
     let name = path.display();
@@ -252,8 +314,57 @@ fn one(cx: &mut Cx, path: &Path, task: &Task, may_be_gone: bool) -> Result<(), F
             }
         }
     }
-    fsx::set(&file, fsx).map_err(|e| {
+    fsx::set(file, fsx).map_err(|e| {
         cx.err(format!("failed to set xattr for {name}: {}", words(e)));
         Failed
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_directory_that_became_a_link_is_not_gone_into() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mine, his) = (dir.path().join("mine"), dir.path().join("his"));
+        std::fs::create_dir_all(mine.join("a/b")).unwrap();
+        std::fs::create_dir_all(his.join("b/c")).unwrap();
+        let top = rustix::fs::open(&mine, OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let names = |way: &str| {
+            let found = walk(&top, Path::new(way)).unwrap()?;
+            let names = Dir::read_from(&found).unwrap().map(|e| e.unwrap().file_name().to_owned());
+            let mut names: Vec<_> = names.filter(|n| !n.to_bytes().starts_with(b".")).collect();
+            names.sort();
+            Some(names.iter().map(|n| n.to_str().unwrap()).collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!((names("").unwrap(), names("a").unwrap()), ("a".into(), "b".into()));
+        assert_eq!(names("a/b").unwrap(), "");
+        std::fs::rename(mine.join("a"), mine.join("was")).unwrap();
+        symlink(&his, mine.join("a")).unwrap();
+        // The last step, and one on the way.
+        assert_eq!((names("a"), names("a/b"), names("gone")), (None, None, None));
+        assert_eq!(names("was").unwrap(), "b");
+        // What was named stays what it is, whatever its name leads to now.
+        std::fs::rename(&mine, dir.path().join("elsewhere")).unwrap();
+        symlink(&his, &mine).unwrap();
+        assert_eq!(names("was/b").unwrap(), "");
+        assert_eq!(names("b"), None);
+    }
+
+    #[test]
+    fn of_what_is_in_a_directory_only_files_and_directories_are_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = rustix::fs::open(dir.path(), OFlags::DIRECTORY, Mode::empty()).unwrap();
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        std::fs::create_dir(dir.path().join("dir")).unwrap();
+        symlink("file", dir.path().join("link")).unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+        let opened = |name: &str| found_in(&top, OsStr::new(name), OFlags::RDONLY).unwrap().is_some();
+        let all = ["file", "dir", "link", "pipe", "socket", "gone"].map(opened);
+        assert_eq!(all, [true, true, false, false, false, false]);
+    }
 }

@@ -1,7 +1,7 @@
 //! What `zpool import` without a name says about a pool.
 
-use crate::fmt::left;
 use crate::fmt::vdev::{self, NameFlags};
+use crate::fmt::{left, one_line};
 use crate::zpool::status;
 use zilla_control::status::{StatusReason, import_reason_of};
 use zilla_control::types::{ImportCandidate, PoolLabelState, VdevAux, VdevKind, VdevNode, VdevState};
@@ -13,7 +13,8 @@ pub fn show(candidate: &ImportCandidate) -> String {
     let root = &pool.root.stats;
     let indent = if candidate.comment.is_some() { " " } else { "" };
     let destroyed = pool.label_state == PoolLabelState::Destroyed;
-    let mut text = format!("{indent}  pool: {}\n{indent}    id: {}\n", pool.name, pool.guid);
+    let name = one_line(&pool.name);
+    let mut text = format!("{indent}  pool: {name}\n{indent}    id: {}\n", pool.guid);
     let state = vdev::state_name(root.state, root.aux);
     text.push_str(&format!("{indent} state: {state}{}\n", if destroyed { " (DESTROYED)" } else { "" }));
     if reason != StatusReason::Ok {
@@ -21,7 +22,7 @@ pub fn show(candidate: &ImportCandidate) -> String {
     }
     text.push_str(&format!("{indent}action: {}", action(candidate, reason, indent)));
     if let Some(comment) = &candidate.comment {
-        text.push_str(&format!("comment: {comment}\n"));
+        text.push_str(&format!("comment: {}\n", one_line(comment)));
     }
     let unusable = matches!(root.state, VdevState::Closed | VdevState::CantOpen);
     if unusable && root.aux == VdevAux::CorruptData {
@@ -42,7 +43,7 @@ pub fn show(candidate: &ImportCandidate) -> String {
     text.push_str(&format!("{indent}config:\n\n"));
     let flags = NameFlags::default();
     let width = vdev::max_width(pool, flags, true).max(10);
-    config(&mut text, &pool.name, &pool.root, 0, width);
+    config(&mut text, &name, &pool.root, 0, width);
     for (list, title) in [(&pool.l2cache, "cache"), (&pool.spares, "spares")] {
         if !list.is_empty() {
             text.push_str(&format!("\t{title}\n"));
