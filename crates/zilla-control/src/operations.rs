@@ -210,87 +210,95 @@ pub async fn dispatch<B: Backend>(backend: &B, caller: Caller, name: &str, body:
     answer.and_then(|answered| answered.seal(limit)).unwrap_or_else(refusal)
 }
 
-operations! {
-    hello(Hello) -> HelloReply;
-    shutdown(Shutdown) -> ();
-    pool_create(PoolCreate) -> MountedReply;
-    pool_destroy(PoolDestroy) -> ();
-    pool_export(PoolExport) -> ();
-    pool_query(PoolQuery) -> Vec<PoolInfo>;
-    pool_set(PoolSet) -> ();
-    pool_scrub(PoolScrub) -> ();
-    pool_sync(PoolSync) -> ();
-    pool_history(PoolHistory) -> PoolHistoryReply;
-    pool_log(PoolLog) -> ();
-    import_search(ImportSearch) -> Vec<ImportCandidate>;
-    pool_import(PoolImport) -> ImportReply;
-    pool_add(PoolAdd) -> ();
-    vdevs_check(VdevsCheck) -> ();
-    pool_clear(PoolClear) -> ();
-    pool_reopen(PoolReopen) -> ();
-    pool_resilver(PoolResilver) -> ();
-    pool_freeze(PoolFreeze) -> ();
-    pool_checkpoint(PoolCheckpoint) -> ();
-    pool_reguid(PoolReguid) -> ();
-    dedup_prune(DedupPrune) -> ();
-    dedup_prefetch(DedupPrefetch) -> ();
-    pool_upgrade(PoolUpgrade) -> ();
-    label_clear(LabelClear) -> ();
-    vdev_attach(VdevAttach) -> ();
-    pool_split(PoolSplit) -> SplitReply;
-    vdev_detach(VdevDetach) -> ();
-    vdev_remove(VdevRemove) -> VdevRemoveReply;
-    vdev_offline(VdevOffline) -> ();
-    vdev_online(VdevOnline) -> VdevOnlineReply;
-    vdev_upkeep(VdevUpkeep) -> VdevUpkeepReply;
-    pool_wait(PoolWait) -> PoolWaitReply;
-    inject_add(InjectAdd) -> InjectHandler;
-    inject_list(InjectList) -> Vec<InjectHandler>;
-    inject_clear(InjectClear) -> Vec<u64>;
-    inject_state(InjectState) -> ();
-    inject_flush(InjectFlush) -> ();
-    event_query(EventQuery) -> EventReply;
-    event_clear(EventClear) -> u64;
-    log_stats(LogStatQuery) -> Vec<LogStat>;
-    arc_stats(ArcStatQuery) -> Vec<ArcStat>;
-    trace_record(TraceRecord) -> TraceReply;
-    dataset_create(DatasetCreate) -> MountedReply;
-    dataset_destroy(DatasetDestroy) -> DestroyReply;
-    dataset_query(DatasetQuery) -> DatasetQueryReply;
-    dataset_by_path(DatasetByPath) -> String;
-    file_clone(FileClone) -> u64;
-    dataset_set(DatasetSet) -> MountedReply;
-    dataset_inherit(DatasetInherit) -> MountedReply;
-    dataset_mount(DatasetMount) -> ManyReply;
-    dataset_unmount(DatasetUnmount) -> ManyReply;
-    dataset_share(DatasetShare) -> ManyReply;
-    dataset_unshare(DatasetUnshare) -> ManyReply;
-    mount_list(MountList) -> Vec<MountEntry>;
-    dataset_snapshot(DatasetSnapshot) -> ();
-    dataset_clone(DatasetClone) -> MountedReply;
-    dataset_rollback(DatasetRollback) -> ();
-    /// The directory in which volumes are files.
-    volume_files(VolumeFiles) -> String;
-    dataset_rename(DatasetRename) -> MountedReply;
-    dataset_promote(DatasetPromote) -> ();
-    dataset_bookmark(DatasetBookmark) -> ();
-    dataset_redact(DatasetRedact) -> ();
-    dataset_accounts(DatasetAccounts) -> Vec<Account>;
-    dataset_diff(DatasetDiff) -> DatasetDiffReply;
-    dataset_wait(DatasetWait) -> bool;
-    snapshot_hold(SnapshotHold) -> ();
-    snapshot_release(SnapshotRelease) -> ();
-    snapshot_holds(SnapshotHolds) -> Vec<HoldInfo>;
-    grant_query(GrantQuery) -> Vec<GrantList>;
-    grant_change(GrantChange) -> ();
-    program_run(ProgramRun) -> ProgramReply;
-    stream_send(StreamSend) -> ();
-    stream_receive(StreamReceive) -> ();
-    receive_abort(ReceiveAbort) -> ();
-    key_load(KeyLoad) -> ();
-    key_unload(KeyUnload) -> ();
-    key_change(KeyChange) -> ();
+/// Hands the table of operations to another macro, as it is here.
+#[macro_export]
+macro_rules! each_operation {
+    ($with:ident) => {
+        $with! {
+            hello(Hello) -> HelloReply;
+            shutdown(Shutdown) -> ();
+            pool_create(PoolCreate) -> MountedReply;
+            pool_destroy(PoolDestroy) -> ();
+            pool_export(PoolExport) -> ();
+            pool_query(PoolQuery) -> Vec<PoolInfo>;
+            pool_set(PoolSet) -> ();
+            pool_scrub(PoolScrub) -> ();
+            pool_sync(PoolSync) -> ();
+            pool_history(PoolHistory) -> PoolHistoryReply;
+            pool_log(PoolLog) -> ();
+            import_search(ImportSearch) -> Vec<ImportCandidate>;
+            pool_import(PoolImport) -> ImportReply;
+            pool_add(PoolAdd) -> ();
+            vdevs_check(VdevsCheck) -> ();
+            pool_clear(PoolClear) -> ();
+            pool_reopen(PoolReopen) -> ();
+            pool_resilver(PoolResilver) -> ();
+            pool_freeze(PoolFreeze) -> ();
+            pool_checkpoint(PoolCheckpoint) -> ();
+            pool_reguid(PoolReguid) -> ();
+            dedup_prune(DedupPrune) -> ();
+            dedup_prefetch(DedupPrefetch) -> ();
+            pool_upgrade(PoolUpgrade) -> ();
+            label_clear(LabelClear) -> ();
+            vdev_attach(VdevAttach) -> ();
+            pool_split(PoolSplit) -> SplitReply;
+            vdev_detach(VdevDetach) -> ();
+            vdev_remove(VdevRemove) -> VdevRemoveReply;
+            vdev_offline(VdevOffline) -> ();
+            vdev_online(VdevOnline) -> VdevOnlineReply;
+            vdev_upkeep(VdevUpkeep) -> VdevUpkeepReply;
+            pool_wait(PoolWait) -> PoolWaitReply;
+            inject_add(InjectAdd) -> InjectHandler;
+            inject_list(InjectList) -> Vec<InjectHandler>;
+            inject_clear(InjectClear) -> Vec<u64>;
+            inject_state(InjectState) -> ();
+            inject_flush(InjectFlush) -> ();
+            event_query(EventQuery) -> EventReply;
+            event_clear(EventClear) -> u64;
+            log_stats(LogStatQuery) -> Vec<LogStat>;
+            arc_stats(ArcStatQuery) -> Vec<ArcStat>;
+            trace_record(TraceRecord) -> TraceReply;
+            dataset_create(DatasetCreate) -> MountedReply;
+            dataset_destroy(DatasetDestroy) -> DestroyReply;
+            dataset_query(DatasetQuery) -> DatasetQueryReply;
+            dataset_by_path(DatasetByPath) -> String;
+            file_clone(FileClone) -> u64;
+            dataset_set(DatasetSet) -> MountedReply;
+            dataset_inherit(DatasetInherit) -> MountedReply;
+            dataset_mount(DatasetMount) -> ManyReply;
+            dataset_unmount(DatasetUnmount) -> ManyReply;
+            dataset_share(DatasetShare) -> ManyReply;
+            dataset_unshare(DatasetUnshare) -> ManyReply;
+            mount_list(MountList) -> Vec<MountEntry>;
+            dataset_snapshot(DatasetSnapshot) -> ();
+            dataset_clone(DatasetClone) -> MountedReply;
+            dataset_rollback(DatasetRollback) -> ();
+            /// The directory in which volumes are files.
+            volume_files(VolumeFiles) -> String;
+            dataset_rename(DatasetRename) -> MountedReply;
+            dataset_promote(DatasetPromote) -> ();
+            dataset_bookmark(DatasetBookmark) -> ();
+            dataset_redact(DatasetRedact) -> ();
+            dataset_accounts(DatasetAccounts) -> Vec<Account>;
+            dataset_diff(DatasetDiff) -> DatasetDiffReply;
+            dataset_wait(DatasetWait) -> bool;
+            snapshot_hold(SnapshotHold) -> ();
+            snapshot_release(SnapshotRelease) -> ();
+            snapshot_holds(SnapshotHolds) -> Vec<HoldInfo>;
+            grant_query(GrantQuery) -> Vec<GrantList>;
+            grant_change(GrantChange) -> ();
+            program_run(ProgramRun) -> ProgramReply;
+            stream_send(StreamSend) -> ();
+            stream_receive(StreamReceive) -> ();
+            receive_abort(ReceiveAbort) -> ();
+            key_load(KeyLoad) -> ();
+            key_unload(KeyUnload) -> ();
+            key_change(KeyChange) -> ();
+        }
+    };
 }
+
+each_operation!(operations);
 
 /// Only the version is read first: a request of another version may have another shape.
 #[derive(Deserialize)]

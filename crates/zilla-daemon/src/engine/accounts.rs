@@ -1,9 +1,9 @@
 //! `zfs userspace` and its kin, and the properties `userused@...`, `userquota@...`.
 
-use super::Engine;
 use super::errors::{Answer, of, of_dataset};
 use super::names::Names;
 use super::pool::Pool;
+use super::{Engine, Serves};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use zilla::accounts::Quota;
@@ -163,8 +163,8 @@ impl Pool {
     }
 }
 
-impl Engine {
-    pub(super) async fn list_accounts(&self, r: DatasetAccounts) -> Answer<Vec<Account>> {
+impl Serves<DatasetAccounts> for Engine {
+    async fn serve(&self, _: &Caller, r: DatasetAccounts) -> Answer<Vec<Account>> {
         let pool = self.pool_of(&r.name)?;
         let ds = pool.zilla.by_name(&r.name).await.map_err(of(&r.name))?;
         if !ds.is_filesystem().await.map_err(of(&r.name))? {
@@ -181,7 +181,9 @@ impl Engine {
         }
         pool.accounts(&ds, whose).await.map_err(of(&r.name))
     }
+}
 
+impl Engine {
     /// Sets quotas of users, groups and projects in a file system, mounted or not.
     pub(super) async fn set_quotas(&self, pool: &Pool, name: &str, quotas: &[(Named, u64)]) -> Answer<()> {
         if quotas.is_empty() {

@@ -1,12 +1,13 @@
 //! What the caches of pools did: memory's and the cache devices'.
 
-use super::Engine;
 use super::errors::Answer;
 use super::pool::Pool;
+use super::{Engine, Serves};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zilla::stats::Memory;
+use zilla_control::Caller;
 use zilla_control::types::{ArcStat, ArcStatQuery};
 
 impl Engine {
@@ -17,8 +18,10 @@ impl Engine {
             self.past.add(pool);
         }
     }
+}
 
-    pub(super) async fn arc_statistics(&self, r: &ArcStatQuery) -> Answer<Vec<ArcStat>> {
+impl Serves<ArcStatQuery> for Engine {
+    async fn serve(&self, _: &Caller, r: ArcStatQuery) -> Answer<Vec<ArcStat>> {
         let pools = match &r.name {
             Some(name) => vec![self.pool(name)?],
             None => self.all_pools(),

@@ -1,8 +1,8 @@
 //! `zfs bookmark`, the bookmarks in `zfs list`, and destroying one.
 
-use super::Engine;
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
+use super::{Engine, Serves};
 use std::collections::BTreeMap;
 use zilla::bookmarks::Bookmark;
 use zilla::error::DatasetRefusal as Refusal;
@@ -12,7 +12,7 @@ use zilla_control::props::naming::{check_dataset_name, pool_of};
 use zilla_control::props::{BOOK, SNAP};
 use zilla_control::types::{DatasetBookmark, DatasetDestroy, DatasetInfo, DatasetKind, DestroyReply};
 use zilla_control::types::{PropValue, Source};
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::{ApiError, Caller, ErrorCode};
 
 /// What `zfs bookmark` says of a refusal; other errors are as everywhere.
 fn refused(e: Error) -> ApiError {
@@ -54,6 +54,12 @@ impl Engine {
         pool.zilla.bookmark_by_name(&r.target).await.map_err(of(&r.target))?;
         pool.zilla.destroy_bookmarks(vec![r.target.clone()]).await.map_err(of(&r.target))?;
         Ok(DestroyReply { destroyed: vec![r.target.clone()], ..DestroyReply::default() })
+    }
+}
+
+impl Serves<DatasetBookmark> for Engine {
+    async fn serve(&self, _: &Caller, r: DatasetBookmark) -> Answer<()> {
+        self.bookmark(r).await
     }
 }
 

@@ -4,13 +4,13 @@
 //! user may. What changes here goes past the kernel, which is told to forget what it knows of the
 //! file.
 
-use super::Engine;
 use super::errors::Answer;
+use super::{Engine, Serves};
 use std::sync::Arc;
 use zilla::Filesystem;
 use zilla::error::Errno;
 use zilla_control::types::{FileClone, FileId};
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_fuse::Notifier;
 
 impl Engine {
@@ -24,8 +24,10 @@ impl Engine {
         }
         Err(ApiError::with(ErrorCode::NoEnt, "not on a ZFS filesystem").subject(&file.path))
     }
+}
 
-    pub(super) async fn clone_file(&self, r: FileClone) -> Answer<u64> {
+impl Serves<FileClone> for Engine {
+    async fn serve(&self, _: &Caller, r: FileClone) -> Answer<u64> {
         let (src, _) = self.file_system_of(&r.from)?;
         let (dst, notifier) = self.file_system_of(&r.to)?;
         let done = dst.clone_file(&src, r.from.inode, r.to.inode).await;

@@ -1,10 +1,10 @@
 //! `zpool create`, `destroy` and `export`.
 
-use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::keys::Turn;
 use super::pool::Pool;
 use super::poolprops::{fail_mode, heeded, in_store};
+use super::{Engine, Serves};
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -27,8 +27,8 @@ const USUAL_ARC: u64 = 1 << 30;
 /// Bytes that a pool's cache has in any case.
 const LEAST_ARC: u64 = 32 << 20;
 
-impl Engine {
-    pub(super) async fn create_pool(&self, caller: &Caller, r: PoolCreate) -> Answer<MountedReply> {
+impl Serves<PoolCreate> for Engine {
+    async fn serve(&self, caller: &Caller, r: PoolCreate) -> Answer<MountedReply> {
         naming::check_pool_name(&r.name, false)?;
         let name = r.temporary_name.clone().unwrap_or_else(|| r.name.clone());
         naming::check_pool_name(&name, false)?;
@@ -134,7 +134,9 @@ impl Engine {
         let mount_error = pool.mount_one(self, &name, &[], false).await.err();
         Ok(MountedReply { mount_error })
     }
+}
 
+impl Engine {
     /// Takes a pool out of the table and closes it. `state`: what its labels shall say.
     async fn take_down(&self, pool: &Arc<Pool>, state: Option<PoolState>, force: bool) -> Answer<()> {
         let shown = self.devices_shown(&pool.name()).await;
@@ -177,8 +179,10 @@ impl Engine {
         }
         closed.map_err(of_pool)
     }
+}
 
-    pub(super) async fn destroy_pool(&self, caller: &Caller, r: PoolDestroy) -> Answer<()> {
+impl Serves<PoolDestroy> for Engine {
+    async fn serve(&self, caller: &Caller, r: PoolDestroy) -> Answer<()> {
         let _changes = self.changes.lock().await;
         let pool = self.pool(&r.name)?;
         // As in OpenZFS one that was imported read-only is only let go of: nothing is written to
@@ -192,8 +196,10 @@ impl Engine {
         super::events::notify(&pool, "pool_destroy");
         Ok(())
     }
+}
 
-    pub(super) async fn export_pool(&self, caller: &Caller, r: PoolExport) -> Answer<()> {
+impl Serves<PoolExport> for Engine {
+    async fn serve(&self, caller: &Caller, r: PoolExport) -> Answer<()> {
         let force = r.force || r.hard_force;
         if force && let Ok(pool) = self.pool(&r.name) {
             // What is not on disk is lost; that is what the force is for. Who is changing the pool
@@ -224,7 +230,9 @@ impl Engine {
         super::events::notify(&pool, "pool_export");
         Ok(())
     }
+}
 
+impl Engine {
     /// A quarter of the memory there is: the host has other work, and pools share it. `zfs_arc_max`
     /// says another number ([`zilla::tunables`]).
     pub(super) async fn arc_max(&self) -> u64 {

@@ -1,6 +1,5 @@
 //! Making datasets, and changing their properties.
 
-use super::Engine;
 use super::access::{mounts_by_itself, not_by_itself, who};
 use super::accounts::split_quotas;
 use super::errors::{Answer, of, of_dataset};
@@ -8,6 +7,7 @@ use super::keys::Turn;
 use super::mounts::How;
 use super::pool::Pool;
 use super::values::{Mountpoint, Settings};
+use super::{Engine, Serves};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zilla::Value;
@@ -51,8 +51,9 @@ pub fn typed(words: &BTreeMap<String, String>, types: Types, creating: bool) -> 
     Ok(settings)
 }
 
-impl Engine {
-    pub(super) async fn create_dataset(&self, caller: &Caller, mut r: DatasetCreate) -> Answer<MountedReply> {
+impl Serves<DatasetCreate> for Engine {
+    async fn serve(&self, caller: &Caller, mut r: DatasetCreate) -> Answer<MountedReply> {
+        self.check_running(&r.name)?;
         let mounts = !r.no_mount;
         r.no_mount |= !caller.owner;
         let types = if r.volume.is_some() { props::VOL } else { props::FS };
@@ -92,7 +93,9 @@ impl Engine {
         };
         Ok(MountedReply { mount_error })
     }
+}
 
+impl Engine {
     pub(super) async fn create_parents(
         &self,
         caller: &Caller,
@@ -142,8 +145,11 @@ impl Engine {
         let maker = maker(caller);
         pool.zilla.make_volume(name, &maker, shape, settings, crypt).await.map_err(of_dataset)
     }
+}
 
-    pub(super) async fn clone_dataset(&self, caller: &Caller, mut r: DatasetClone) -> Answer<MountedReply> {
+impl Serves<DatasetClone> for Engine {
+    async fn serve(&self, caller: &Caller, mut r: DatasetClone) -> Answer<MountedReply> {
+        self.check_running(&r.snapshot)?;
         let mounts = !r.no_mount;
         r.no_mount |= !caller.owner;
         naming::check_dataset_name(&r.snapshot, props::SNAP, false)?;
@@ -182,7 +188,9 @@ impl Engine {
         };
         Ok(MountedReply { mount_error })
     }
+}
 
+impl Engine {
     pub(super) async fn set_properties(&self, caller: &Caller, r: DatasetSet) -> Answer<MountedReply> {
         let pool = self.pool_of(&r.name)?;
         let ds = pool.zilla.by_name(&r.name).await.map_err(of(&r.name))?;
@@ -355,6 +363,20 @@ impl Engine {
             mount_error = mount_error.or(pool.share_below(self, &name, protocol).await);
         }
         Ok(MountedReply { mount_error })
+    }
+}
+
+impl Serves<DatasetInherit> for Engine {
+    async fn serve(&self, _: &Caller, r: DatasetInherit) -> Answer<MountedReply> {
+        self.check_running(&r.name)?;
+        self.inherit_property(r).await
+    }
+}
+
+impl Serves<DatasetSet> for Engine {
+    async fn serve(&self, caller: &Caller, r: DatasetSet) -> Answer<MountedReply> {
+        self.check_running(&r.name)?;
+        self.set_properties(caller, r).await
     }
 }
 

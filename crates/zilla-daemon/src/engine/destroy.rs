@@ -4,17 +4,17 @@
 //! with it what it is in or was made from; the rest goes, the snapshots of what stays as well. What
 //! is held by a tag is known before, and then nothing goes.
 
-use super::Engine;
 use super::errors::{Answer, no_dataset, of, of_dataset};
 use super::pool::Pool;
 use super::values::kind_of;
+use super::{Engine, Serves};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use zilla::error::Errno;
 use zilla::tree::{DatasetDir, DatasetRef};
 use zilla_control::types::{DatasetDestroy, DestroyReply};
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::{ApiError, Caller, ErrorCode};
 
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(50);
@@ -167,6 +167,14 @@ impl Engine {
             pool.remove_mountpoint(name).await;
         }
         Ok(())
+    }
+}
+
+impl Serves<DatasetDestroy> for Engine {
+    async fn serve(&self, caller: &Caller, mut r: DatasetDestroy) -> Answer<DestroyReply> {
+        r.force &= caller.owner;
+        self.check_running(&r.target)?;
+        self.destroy(r).await
     }
 }
 

@@ -1,8 +1,8 @@
 //! `zfs diff` and `zfs wait`: what goes on in a file system's files.
 
-use super::Engine;
 use super::errors::{Answer, of};
 use super::pool::Pool;
+use super::{Engine, Serves};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use zilla::Zfs;
 use zilla::zpl::{Change, differences};
 use zilla_control::props::{self, naming};
 use zilla_control::types::{DatasetDiff, DatasetDiffReply, DatasetWait, DiffChange, DiffEntry};
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::{ApiError, Caller, ErrorCode};
 
 /// Lines of one reply; a block of dnodes may add some.
 const MOST: usize = 8192;
@@ -18,8 +18,8 @@ const MOST: usize = 8192;
 const WAIT: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(50);
 
-impl Engine {
-    pub(super) async fn diff(&self, r: DatasetDiff) -> Answer<DatasetDiffReply> {
+impl Serves<DatasetDiff> for Engine {
+    async fn serve(&self, _: &Caller, r: DatasetDiff) -> Answer<DatasetDiffReply> {
         naming::check_dataset_name(&r.from, props::SNAP, false)?;
         naming::check_dataset_name(&r.to, props::FS | props::SNAP, false)?;
         let pool = self.pool_of(&r.to)?;
@@ -63,8 +63,10 @@ impl Engine {
         });
         Ok(DatasetDiffReply { entries: entries.collect(), next, mountpoint: shown(&mountpoint) })
     }
+}
 
-    pub(super) async fn wait_for_dataset(&self, r: DatasetWait) -> Answer<bool> {
+impl Serves<DatasetWait> for Engine {
+    async fn serve(&self, _: &Caller, r: DatasetWait) -> Answer<bool> {
         naming::check_dataset_name(&r.name, props::FS, false)?;
         let pool = self.pool_of(&r.name)?;
         let ds = pool.zilla.by_name(&r.name).await.map_err(of(&r.name))?;

@@ -1,18 +1,19 @@
 //! `zpool events`: the process's events for those who ask.
 
-use super::Engine;
 use super::errors::Answer;
 use super::pool::Pool;
+use super::{Engine, Serves};
 use std::time::Duration;
 use zilla::events::{Event, events};
-use zilla_control::types::{EventInfo, EventQuery, EventReply, EventValue};
+use zilla_control::Caller;
+use zilla_control::types::{EventClear, EventInfo, EventQuery, EventReply, EventValue};
 use zilla_ondisk::NvValue;
 
 /// No client is kept waiting longer.
 const LONGEST: Duration = Duration::from_secs(30);
 
-impl Engine {
-    pub(super) async fn read_events(&self, r: EventQuery) -> Answer<EventReply> {
+impl Serves<EventQuery> for Engine {
+    async fn serve(&self, _: &Caller, r: EventQuery) -> Answer<EventReply> {
         let limit = Duration::from_millis(r.wait_ms).min(LONGEST);
         // What has gone wrong at devices up to now belongs to the answer.
         if r.wait_ms == 0 {
@@ -27,6 +28,12 @@ impl Engine {
             (found, dropped) = events().after(r.after);
         }
         Ok(EventReply { events: found.iter().map(|e| info(e)).collect(), dropped })
+    }
+}
+
+impl Serves<EventClear> for Engine {
+    async fn serve(&self, _: &Caller, _: EventClear) -> Answer<u64> {
+        Ok(zilla::events::events().clear() as u64)
     }
 }
 

@@ -3,22 +3,22 @@
 //! All of a request is done in one txg, so nobody ever has half of what he was given, nor half of
 //! what was taken from him.
 
-use super::Engine;
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
+use super::{Engine, Serves};
 use std::sync::Arc;
 use zilla::access::Grantee;
 use zilla::tree::DatasetDir;
-use zilla_control::ErrorCode;
 use zilla_control::props::{self, naming, permissions};
 use zilla_control::types::{Grant, GrantChange, GrantList, GrantQuery};
+use zilla_control::{Caller, ErrorCode};
 
 /// Of one request; a terminal's line holds far fewer.
 const MOST: usize = 4096;
 
-impl Engine {
+impl Serves<GrantQuery> for Engine {
     /// What is given on a dataset and on each above it, the dataset itself first.
-    pub(super) async fn list_grants(&self, r: GrantQuery) -> Answer<Vec<GrantList>> {
+    async fn serve(&self, _: &Caller, r: GrantQuery) -> Answer<Vec<GrantList>> {
         let (_, dir) = self.head_dir(&r.name).await?;
         let mut all = Vec::new();
         for d in dir.ancestry() {
@@ -33,8 +33,11 @@ impl Engine {
         }
         Ok(all)
     }
+}
 
-    pub(super) async fn change_grants(&self, r: GrantChange) -> Answer<()> {
+impl Serves<GrantChange> for Engine {
+    async fn serve(&self, _: &Caller, r: GrantChange) -> Answer<()> {
+        self.check_running(&r.name)?;
         let (pool, dir) = self.head_dir(&r.name).await?;
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());
@@ -52,7 +55,9 @@ impl Engine {
         }
         pool.zilla.change_grants(names, grants, r.take).await.map_err(of_dataset)
     }
+}
 
+impl Engine {
     /// The dir of a file system or volume.
     async fn head_dir(&self, name: &str) -> Answer<(Arc<Pool>, DatasetDir)> {
         naming::check_dataset_name(name, props::HEADS, false)?;

@@ -1,11 +1,11 @@
 //! `zpool history`: writing commands down, and reading what stands there.
 
-use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::host::user_name;
 use super::pool::Pool;
+use super::{Engine, Serves};
 use zilla_control::Caller;
-use zilla_control::types::{HistoryRecord, HistoryWhat, PoolHistory, PoolHistoryReply};
+use zilla_control::types::{HistoryRecord, HistoryWhat, PoolHistory, PoolHistoryReply, PoolLog};
 use zilla_ondisk::{NvList, NvValue};
 
 /// Longest command line that is kept.
@@ -41,8 +41,10 @@ impl Engine {
             tracing::debug!("history of '{}': {e}", pool.name());
         }
     }
+}
 
-    pub(super) async fn read_history(&self, r: PoolHistory) -> Answer<PoolHistoryReply> {
+impl Serves<PoolHistory> for Engine {
+    async fn serve(&self, _: &Caller, r: PoolHistory) -> Answer<PoolHistoryReply> {
         let pool = self.pool(&r.name)?;
         let all = pool.zilla.history().await.map_err(of_pool)?;
         let from = usize::try_from(r.offset).unwrap_or(usize::MAX).min(all.len());
@@ -50,6 +52,14 @@ impl Engine {
         let some = all.get(from..end).unwrap_or_default();
         let records = some.iter().map(record).collect();
         Ok(PoolHistoryReply { records, next: (end < all.len()).then_some(end as u64) })
+    }
+}
+
+impl Serves<PoolLog> for Engine {
+    async fn serve(&self, caller: &Caller, r: PoolLog) -> Answer<()> {
+        let pool = self.pool(&r.name)?;
+        self.log(&pool, caller, &r.line).await;
+        Ok(())
     }
 }
 

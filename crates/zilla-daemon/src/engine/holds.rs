@@ -1,13 +1,13 @@
 //! `zfs hold`, `holds` and `release`: tags that keep snapshots from being destroyed.
 
-use super::Engine;
 use super::errors::{Answer, no_dataset, of, of_dataset};
 use super::pool::Pool;
+use super::{Engine, Serves};
 use zilla::error::Errno;
 use zilla::tree::DatasetRef;
 use zilla_control::props::{self, naming};
 use zilla_control::types::{HoldInfo, SnapshotHold, SnapshotHolds, SnapshotRelease};
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::{ApiError, Caller, ErrorCode};
 
 impl Pool {
     /// A snapshot, and those of its name below if `recursive`. None need be there.
@@ -35,8 +35,9 @@ impl Pool {
     }
 }
 
-impl Engine {
-    pub(super) async fn hold(&self, r: SnapshotHold) -> Answer<()> {
+impl Serves<SnapshotHold> for Engine {
+    async fn serve(&self, _: &Caller, r: SnapshotHold) -> Answer<()> {
+        self.check_running(&r.snapshot)?;
         let pool = self.pool_of_head(&r.snapshot)?;
         pool.writable()?;
         let found = pool.snapshots_named(&r.snapshot, r.recursive).await?;
@@ -58,8 +59,11 @@ impl Engine {
             false => of_dataset(e),
         })
     }
+}
 
-    pub(super) async fn release(&self, r: SnapshotRelease) -> Answer<()> {
+impl Serves<SnapshotRelease> for Engine {
+    async fn serve(&self, _: &Caller, r: SnapshotRelease) -> Answer<()> {
+        self.check_running(&r.snapshot)?;
         let pool = self.pool_of_head(&r.snapshot)?;
         pool.writable()?;
         let found = pool.snapshots_named(&r.snapshot, r.recursive).await?;
@@ -84,7 +88,9 @@ impl Engine {
         }
         pool.zilla.release_snapshots(names, r.tag).await.map_err(of_dataset)
     }
+}
 
+impl Engine {
     pub(super) async fn list_holds(&self, r: SnapshotHolds) -> Answer<Vec<HoldInfo>> {
         let pool = self.pool_of(&r.snapshot)?;
         let found = pool.snapshots_named(&r.snapshot, r.recursive).await?;
@@ -99,5 +105,11 @@ impl Engine {
             }
         }
         Ok(all)
+    }
+}
+
+impl Serves<SnapshotHolds> for Engine {
+    async fn serve(&self, _: &Caller, r: SnapshotHolds) -> Answer<Vec<HoldInfo>> {
+        self.list_holds(r).await
     }
 }

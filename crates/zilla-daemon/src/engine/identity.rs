@@ -5,18 +5,18 @@
 //! disk; a crash in between leaves a cache file that names a guid no device carries, and the pool
 //! is to be imported by hand.
 
-use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
+use super::{Engine, Serves};
 use zilla::error::Errno;
 use zilla::features::SUPPORTED;
 use zilla::manage::Prune;
 use zilla_control::props::TypedValue;
-use zilla_control::types::{DedupPrune, PoolCheckpoint, PoolReguid, PoolUpgrade};
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::types::{DedupPrefetch, DedupPrune, PoolCheckpoint, PoolReguid, PoolUpgrade};
+use zilla_control::{ApiError, Caller, ErrorCode};
 
-impl Engine {
-    pub(super) async fn reguid_pool(&self, r: PoolReguid) -> Answer<()> {
+impl Serves<PoolReguid> for Engine {
+    async fn serve(&self, _: &Caller, r: PoolReguid) -> Answer<()> {
         let _changes = self.changes.lock().await;
         let pool = self.changeable(&r.name)?;
         if r.guid.is_some_and(|guid| self.is_guid_taken(guid)) {
@@ -30,8 +30,10 @@ impl Engine {
         pool.zilla.notify("pool_reguid", None);
         Ok(())
     }
+}
 
-    pub(super) async fn prune_dedup(&self, r: DedupPrune) -> Answer<()> {
+impl Serves<DedupPrune> for Engine {
+    async fn serve(&self, _: &Caller, r: DedupPrune) -> Answer<()> {
         let pool = self.changeable(&r.name)?;
         let what = match (r.older, r.percent) {
             (Some(age), None) => Prune::Older(age),
@@ -45,16 +47,20 @@ impl Engine {
         tracing::info!(pool = %r.name, gone, "entries were taken out of the deduplication tables");
         Ok(())
     }
+}
 
-    pub(super) async fn checkpoint_pool(&self, r: PoolCheckpoint) -> Answer<()> {
+impl Serves<PoolCheckpoint> for Engine {
+    async fn serve(&self, _: &Caller, r: PoolCheckpoint) -> Answer<()> {
         let pool = self.changeable(&r.name)?;
         match r.discard {
             false => pool.zilla.take_checkpoint().await.map_err(of_pool),
             true => pool.zilla.discard_checkpoint().await.map_err(of_pool),
         }
     }
+}
 
-    pub(super) async fn upgrade_pool(&self, r: PoolUpgrade) -> Answer<()> {
+impl Serves<PoolUpgrade> for Engine {
+    async fn serve(&self, _: &Caller, r: PoolUpgrade) -> Answer<()> {
         let pool = self.changeable(&r.name)?;
         supported(&r.features)?;
         if let Some(version) = r.version {
@@ -65,7 +71,9 @@ impl Engine {
         }
         Ok(())
     }
+}
 
+impl Engine {
     /// The file system that a boot loader starts from; empty takes it away.
     pub(super) async fn set_bootfs(&self, pool: &Pool, name: &str) -> Answer<()> {
         if !name.is_empty() {
@@ -80,6 +88,14 @@ impl Engine {
             _ => pool.zilla.by_name(name).await.map_err(super::errors::of_dataset)?.id(),
         };
         pool.store_prop("bootfs", &TypedValue::Num(object)).await
+    }
+}
+
+impl Serves<DedupPrefetch> for Engine {
+    async fn serve(&self, _: &Caller, r: DedupPrefetch) -> Answer<()> {
+        let pool = self.pool(&r.name)?;
+        pool.check_running()?;
+        pool.zilla.prefetch_dedup().await.map_err(of_pool)
     }
 }
 

@@ -1,10 +1,10 @@
 //! `zpool import`: finding pools, and opening one.
 
-use super::Engine;
 use super::create::DBUF_CACHE;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
 use super::poolprops::{check_readonly, given};
+use super::{Engine, Serves};
 use futures_util::StreamExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use zilla_control::types::{
     Feature, FeatureState, ImportCandidate, ImportReply, ImportSearch, ImportSource, MmpState, PoolImport,
     PoolInfo, PoolLabelState, Rewound, VdevAux, VdevState,
 };
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_ondisk::enums::PoolState;
 
 /// Where devices are looked for unless `-d` says otherwise: by lasting names first.
@@ -82,15 +82,19 @@ impl Engine {
         found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
     }
+}
 
-    pub(super) async fn search(&self, r: ImportSearch) -> Answer<Vec<ImportCandidate>> {
+impl Serves<ImportSearch> for Engine {
+    async fn serve(&self, _: &Caller, r: ImportSearch) -> Answer<Vec<ImportCandidate>> {
         let found = self.find(&r.source).await?;
         let wanted = found.iter().filter(|f| (f.state == PoolState::Destroyed) == r.destroyed);
         // One that another host may have takes a while.
         let all: Vec<_> = wanted.map(|found| self.candidate(found)).collect();
         Ok(futures_util::stream::iter(all).buffered(AT_ONCE).collect().await)
     }
+}
 
+impl Engine {
     /// What labels alone say about a pool, with its devices tried.
     async fn candidate(&self, found: &FoundPool) -> ImportCandidate {
         let config = &found.config;
@@ -188,8 +192,10 @@ impl Engine {
             _ => {}
         }
     }
+}
 
-    pub(super) async fn import_pool(&self, r: PoolImport) -> Answer<ImportReply> {
+impl Serves<PoolImport> for Engine {
+    async fn serve(&self, _: &Caller, r: PoolImport) -> Answer<ImportReply> {
         let readonly = r.properties.get("readonly").is_some_and(|text| text == "on");
         let rewind = (r.rewind || r.rewind_txg.is_some()).then(|| Rewind {
             max_txg: r.rewind_txg.unwrap_or(u64::MAX),
@@ -254,7 +260,9 @@ impl Engine {
         let rewound = rewind.and_then(|_| rewound(&found, &pool.zilla));
         Ok(ImportReply { name: pool.name(), mount_errors, rewound })
     }
+}
 
+impl Engine {
     /// `-F -n`: how far an import would have to go back.
     async fn try_rewind(&self, found: &FoundPool, opts: OpenOpts) -> Answer<ImportReply> {
         let opts = OpenOpts { readonly: true, ..opts };

@@ -1,12 +1,15 @@
 //! What a pool looks like from outside: its vdevs with their counters, its features.
 
-use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
+use super::{Engine, Serves};
+use zilla_control::Caller;
 use zilla_control::types::*;
 
-impl Engine {
-    pub(super) async fn query_pools(&self, r: PoolQuery) -> Answer<Vec<PoolInfo>> {
+impl Serves<PoolQuery> for Engine {
+    async fn serve(&self, caller: &Caller, mut r: PoolQuery) -> Answer<Vec<PoolInfo>> {
+        // Names of files are for those who may enter their directories.
+        r.errors &= caller.owner;
         let mut all = Vec::new();
         for pool in self.all_pools() {
             if r.names.is_empty() || r.names.contains(&pool.name()) {
@@ -39,7 +42,9 @@ impl Engine {
         all.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
     }
+}
 
+impl Engine {
     fn info(&self, pool: &Pool, extended: bool) -> PoolInfo {
         let mut info = pool.zilla.status(pool.opened.elapsed(), extended);
         info.system_hostid = super::host::host().id;

@@ -3,9 +3,9 @@
 //! Only the daemon's owner and root get here. Each handler that comes or goes is told in the log,
 //! so that nobody looks for a broken disk.
 
-use super::Engine;
 use super::errors::{Answer, of_dataset, of_pool, of_vdev};
 use super::pool::Pool;
+use super::{Engine, Serves};
 use std::time::Duration;
 use zilla::error::{Errno, Error};
 use zilla::inject::{
@@ -13,8 +13,8 @@ use zilla::inject::{
 };
 use zilla::tree::BlockRange;
 use zilla_control::types::{
-    InjectAdd, InjectBlocks, InjectFailure, InjectFault, InjectHandler, InjectIo, InjectLabel, InjectMos,
-    InjectState,
+    InjectAdd, InjectBlocks, InjectClear, InjectFailure, InjectFault, InjectFlush, InjectHandler, InjectIo,
+    InjectLabel, InjectList, InjectMos, InjectState,
 };
 use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_ondisk::enums::VdevState;
@@ -26,8 +26,8 @@ use zilla_ondisk::object_type::{
 /// So long it is waited for what was written to be on disk.
 const SETTLE: Duration = Duration::from_secs(5);
 
-impl Engine {
-    pub(super) async fn add_injection(&self, caller: &Caller, r: InjectAdd) -> Answer<InjectHandler> {
+impl Serves<InjectAdd> for Engine {
+    async fn serve(&self, caller: &Caller, r: InjectAdd) -> Answer<InjectHandler> {
         let refused = |e: Error| match e {
             e if e.is(Errno::Exist) => ApiError::with(ErrorCode::Exists, e.to_string()),
             e if e.is(Errno::NoSpc) => ApiError::with(ErrorCode::TooMany, e.to_string()),
@@ -64,7 +64,9 @@ impl Engine {
         tracing::warn!(pool = %r.pool, id, ?fault, uid = caller.uid, "errors are injected from now on");
         Ok(told(Handler { id, pool: r.pool, pool_guid: guid, fault, frequency }))
     }
+}
 
+impl Engine {
     pub(super) fn declare_state(&self, r: &InjectState) -> Answer<()> {
         let pool = self.pool(&r.pool)?;
         let verdict = if r.fault { VdevState::Faulted } else { VdevState::Degraded };
@@ -105,6 +107,31 @@ impl Engine {
             tracing::warn!(pool, ?left, import, "an import or export is delayed on purpose");
             self.env.sleep(left).await;
         }
+    }
+}
+
+impl Serves<InjectList> for Engine {
+    async fn serve(&self, _: &Caller, _: InjectList) -> Answer<Vec<InjectHandler>> {
+        Ok(list())
+    }
+}
+
+impl Serves<InjectClear> for Engine {
+    async fn serve(&self, _: &Caller, r: InjectClear) -> Answer<Vec<u64>> {
+        Ok(clear(r.id))
+    }
+}
+
+impl Serves<InjectState> for Engine {
+    async fn serve(&self, _: &Caller, r: InjectState) -> Answer<()> {
+        self.declare_state(&r)
+    }
+}
+
+impl Serves<InjectFlush> for Engine {
+    async fn serve(&self, _: &Caller, _: InjectFlush) -> Answer<()> {
+        self.forget_blocks().await;
+        Ok(())
     }
 }
 

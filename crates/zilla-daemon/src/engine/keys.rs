@@ -7,9 +7,9 @@
 //! processors. Guests, who may say themselves how often their datasets' passphrases are hashed,
 //! wait among themselves, and nobody for them.
 
-use super::Engine;
 use super::errors::{Answer, of_dataset};
 use super::pool::Pool;
+use super::{Engine, Serves};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -266,6 +266,24 @@ impl Engine {
             Errno::Inval => failed("Invalid properties for key change."),
             _ => refused(&r.name, &e),
         })
+    }
+}
+
+impl Serves<KeyChange> for Engine {
+    async fn serve(&self, caller: &Caller, r: KeyChange) -> Answer<()> {
+        self.change_key(r, Turn::of(caller)).await
+    }
+}
+
+impl Serves<KeyUnload> for Engine {
+    async fn serve(&self, _: &Caller, r: KeyUnload) -> Answer<()> {
+        self.unload_key(r).await
+    }
+}
+
+impl Serves<KeyLoad> for Engine {
+    async fn serve(&self, caller: &Caller, r: KeyLoad) -> Answer<()> {
+        self.load_key(r, Turn::of(caller)).await
     }
 }
 

@@ -3,12 +3,12 @@
 //! It is opened for itself alone, so that no pool that is open here, and no other process, can lose
 //! a device that way. Only labels that are one are wiped; a device without any is left alone.
 
-use super::Engine;
 use super::errors::Answer;
+use super::{Engine, Serves};
 use std::path::Path;
 use zilla::devices;
 use zilla_control::types::LabelClear;
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_env::OpenMode;
 use zilla_ondisk::enums::PoolState;
 
@@ -16,8 +16,8 @@ fn refused(line: String) -> ApiError {
     ApiError::new(ErrorCode::VdevInvalid).details(vec![line])
 }
 
-impl Engine {
-    pub(super) async fn clear_labels(&self, r: LabelClear) -> Answer<()> {
+impl Serves<LabelClear> for Engine {
+    async fn serve(&self, _: &Caller, r: LabelClear) -> Answer<()> {
         let _changes = self.changes.lock().await;
         let path = &r.path;
         let mode = OpenMode { write: true, exclusive: true };
@@ -60,7 +60,9 @@ impl Engine {
         let cleared = devices::clear_labels(&device).await;
         cleared.map_err(|_| refused(format!("failed to clear label for {path}")))
     }
+}
 
+impl Engine {
     /// The open pool that holds a device.
     async fn member_of(&self, path: &str) -> Option<String> {
         let (_, label) = devices::probe_path(&self.env, Path::new(path)).await.ok()??;

@@ -1,10 +1,11 @@
 //! What the intent logs of pools and datasets did.
 
-use super::Engine;
 use super::errors::{Answer, of_dataset};
 use super::pool::Pool;
+use super::{Engine, Serves};
 use std::sync::Arc;
 use zilla::stats::LogCounts;
+use zilla_control::Caller;
 use zilla_control::types::{LogStat, LogStatQuery};
 
 fn stat(name: String, counts: LogCounts) -> LogStat {
@@ -20,8 +21,8 @@ fn stat(name: String, counts: LogCounts) -> LogStat {
     }
 }
 
-impl Engine {
-    pub(super) async fn log_statistics(&self, r: LogStatQuery) -> Answer<Vec<LogStat>> {
+impl Serves<LogStatQuery> for Engine {
+    async fn serve(&self, _: &Caller, r: LogStatQuery) -> Answer<Vec<LogStat>> {
         let pools = match &r.name {
             Some(name) => vec![self.pool_of(name)?],
             None => self.all_pools(),

@@ -103,10 +103,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use zilla::manage::TXG_DEFER_SIZE;
 use zilla::open::Rank;
 use zilla_control::types::*;
-use zilla_control::{Asked, Backend, Caller, Page};
+use zilla_control::{Asked, Backend, Caller, Operation, Page};
 use zilla_env::Env;
 
 /// Worker threads of the engine; as many as there are cores.
@@ -329,372 +328,52 @@ impl Pools for Engine {
     }
 }
 
-impl Backend for Engine {
-    async fn judge(&self, caller: &Caller, asked: &Asked) -> Answer<()> {
-        self.judge_guest(caller, asked).await
-    }
+/// One operation of the control API, done; each lies in the file of its subject.
+trait Serves<O: Operation> {
+    fn serve(&self, caller: &Caller, request: O) -> impl Future<Output = Answer<O::Reply>> + Send;
+}
 
-    async fn prepare(&self) {
-        if let Some(parameters) = &self.parameters {
-            parameters.follow().await;
-        }
-    }
-
-    async fn page(&self, caller: &Caller, path: &str) -> Option<Answer<Page>> {
-        match path {
-            "/metrics" => {
-                let text = zilla_web::metrics::collect(self, caller).await;
-                Some(text.map(|text| (zilla_web::metrics::CONTENT_TYPE, text)))
-            }
-            _ => None,
-        }
-    }
-
-    async fn hello(&self, _: &Caller, _: Hello) -> Answer<HelloReply> {
+impl Serves<Hello> for Engine {
+    async fn serve(&self, _: &Caller, _: Hello) -> Answer<HelloReply> {
         Ok(self.handle.hello())
     }
+}
 
-    async fn shutdown(&self, _: &Caller, _: Shutdown) -> Answer<()> {
+impl Serves<Shutdown> for Engine {
+    async fn serve(&self, _: &Caller, _: Shutdown) -> Answer<()> {
         self.handle.stop();
         Ok(())
     }
-
-    async fn pool_create(&self, caller: &Caller, r: PoolCreate) -> Answer<MountedReply> {
-        self.create_pool(caller, r).await
-    }
-
-    async fn pool_destroy(&self, caller: &Caller, r: PoolDestroy) -> Answer<()> {
-        self.destroy_pool(caller, r).await
-    }
-
-    async fn pool_export(&self, caller: &Caller, r: PoolExport) -> Answer<()> {
-        self.export_pool(caller, r).await
-    }
-
-    async fn pool_query(&self, caller: &Caller, mut r: PoolQuery) -> Answer<Vec<PoolInfo>> {
-        // Names of files are for those who may enter their directories.
-        r.errors &= caller.owner;
-        self.query_pools(r).await
-    }
-
-    async fn pool_set(&self, _: &Caller, r: PoolSet) -> Answer<()> {
-        self.set_pool(r).await
-    }
-
-    async fn pool_sync(&self, _: &Caller, r: PoolSync) -> Answer<()> {
-        self.check_running(&r.name)?;
-        // The uberblock says how often heartbeats come; that may have changed and nothing else.
-        if r.force || self.pool(&r.name)?.zilla.multihost() {
-            self.pool(&r.name)?.zilla.sync_anyway().await.map_err(errors::of_pool)?;
-        }
-        // As in OpenZFS also what frees wait for: afterwards space is what it will be.
-        for _ in 0..=TXG_DEFER_SIZE {
-            self.check_running(&r.name)?;
-            self.pool(&r.name)?.zilla.sync().await.map_err(errors::of_pool)?;
-        }
-        Ok(())
-    }
-
-    async fn pool_history(&self, _: &Caller, r: PoolHistory) -> Answer<PoolHistoryReply> {
-        self.read_history(r).await
-    }
-
-    async fn pool_log(&self, caller: &Caller, r: PoolLog) -> Answer<()> {
-        let pool = self.pool(&r.name)?;
-        self.log(&pool, caller, &r.line).await;
-        Ok(())
-    }
-
-    async fn import_search(&self, _: &Caller, r: ImportSearch) -> Answer<Vec<ImportCandidate>> {
-        self.search(r).await
-    }
-
-    async fn pool_import(&self, _: &Caller, r: PoolImport) -> Answer<ImportReply> {
-        self.import_pool(r).await
-    }
-
-    async fn pool_scrub(&self, _: &Caller, r: PoolScrub) -> Answer<()> {
-        self.check_running(&r.name)?;
-        self.scrub(r).await
-    }
-
-    async fn vdevs_check(&self, _: &Caller, r: VdevsCheck) -> Answer<()> {
-        self.check_vdevs(r).await
-    }
-
-    async fn pool_add(&self, _: &Caller, r: PoolAdd) -> Answer<()> {
-        self.add_vdevs(r).await
-    }
-
-    async fn pool_clear(&self, _: &Caller, r: PoolClear) -> Answer<()> {
-        self.clear_pool(r).await
-    }
-
-    async fn pool_resilver(&self, _: &Caller, r: PoolResilver) -> Answer<()> {
-        self.check_running(&r.name)?;
-        self.resilver(r).await
-    }
-    async fn pool_reopen(&self, _: &Caller, r: PoolReopen) -> Answer<()> {
-        self.check_running(&r.name)?;
-        self.reopen_pool(r).await
-    }
-
-    async fn pool_freeze(&self, _: &Caller, r: PoolFreeze) -> Answer<()> {
-        self.freeze_pool(r).await
-    }
-
-    async fn pool_checkpoint(&self, _: &Caller, r: PoolCheckpoint) -> Answer<()> {
-        self.checkpoint_pool(r).await
-    }
-
-    async fn pool_reguid(&self, _: &Caller, r: PoolReguid) -> Answer<()> {
-        self.reguid_pool(r).await
-    }
-
-    async fn dedup_prune(&self, _: &Caller, r: DedupPrune) -> Answer<()> {
-        self.prune_dedup(r).await
-    }
-
-    async fn dedup_prefetch(&self, _: &Caller, r: DedupPrefetch) -> Answer<()> {
-        let pool = self.pool(&r.name)?;
-        pool.check_running()?;
-        pool.zilla.prefetch_dedup().await.map_err(errors::of_pool)
-    }
-
-    async fn pool_upgrade(&self, _: &Caller, r: PoolUpgrade) -> Answer<()> {
-        self.upgrade_pool(r).await
-    }
-
-    async fn label_clear(&self, _: &Caller, r: LabelClear) -> Answer<()> {
-        self.clear_labels(r).await
-    }
-
-    async fn vdev_attach(&self, _: &Caller, r: VdevAttach) -> Answer<()> {
-        self.attach_vdev(r).await
-    }
-
-    async fn pool_split(&self, caller: &Caller, r: PoolSplit) -> Answer<SplitReply> {
-        self.split_pool(caller, r).await
-    }
-
-    async fn vdev_detach(&self, _: &Caller, r: VdevDetach) -> Answer<()> {
-        self.detach_vdev(r).await
-    }
-
-    async fn vdev_upkeep(&self, _: &Caller, r: VdevUpkeep) -> Answer<VdevUpkeepReply> {
-        self.upkeep(r).await
-    }
-
-    async fn vdev_remove(&self, _: &Caller, r: VdevRemove) -> Answer<VdevRemoveReply> {
-        self.remove_vdev(r).await
-    }
-
-    async fn vdev_offline(&self, _: &Caller, r: VdevOffline) -> Answer<()> {
-        self.offline_vdev(r).await
-    }
-
-    async fn vdev_online(&self, _: &Caller, r: VdevOnline) -> Answer<VdevOnlineReply> {
-        self.online_vdev(r).await
-    }
-
-    async fn dataset_rollback(&self, caller: &Caller, mut r: DatasetRollback) -> Answer<()> {
-        r.force &= caller.owner;
-        self.check_running(&r.snapshot)?;
-        self.roll_back(r).await
-    }
-
-    async fn pool_wait(&self, _: &Caller, r: PoolWait) -> Answer<PoolWaitReply> {
-        self.wait(r).await
-    }
-
-    async fn inject_add(&self, caller: &Caller, r: InjectAdd) -> Answer<InjectHandler> {
-        self.add_injection(caller, r).await
-    }
-
-    async fn inject_list(&self, _: &Caller, _: InjectList) -> Answer<Vec<InjectHandler>> {
-        Ok(inject::list())
-    }
-
-    async fn inject_clear(&self, _: &Caller, r: InjectClear) -> Answer<Vec<u64>> {
-        Ok(inject::clear(r.id))
-    }
-
-    async fn inject_state(&self, _: &Caller, r: InjectState) -> Answer<()> {
-        self.declare_state(&r)
-    }
-
-    async fn inject_flush(&self, _: &Caller, _: InjectFlush) -> Answer<()> {
-        self.forget_blocks().await;
-        Ok(())
-    }
-
-    async fn event_query(&self, _: &Caller, r: EventQuery) -> Answer<EventReply> {
-        self.read_events(r).await
-    }
-
-    async fn event_clear(&self, _: &Caller, _: EventClear) -> Answer<u64> {
-        Ok(zilla::events::events().clear() as u64)
-    }
-
-    async fn log_stats(&self, _: &Caller, r: LogStatQuery) -> Answer<Vec<LogStat>> {
-        self.log_statistics(r).await
-    }
-
-    async fn arc_stats(&self, _: &Caller, r: ArcStatQuery) -> Answer<Vec<ArcStat>> {
-        self.arc_statistics(&r).await
-    }
-
-    async fn trace_record(&self, caller: &Caller, r: TraceRecord) -> Answer<TraceReply> {
-        self.record_trace(caller, r).await
-    }
-
-    async fn dataset_create(&self, caller: &Caller, r: DatasetCreate) -> Answer<MountedReply> {
-        self.check_running(&r.name)?;
-        self.create_dataset(caller, r).await
-    }
-
-    async fn dataset_destroy(&self, caller: &Caller, mut r: DatasetDestroy) -> Answer<DestroyReply> {
-        r.force &= caller.owner;
-        self.check_running(&r.target)?;
-        self.destroy(r).await
-    }
-
-    async fn dataset_query(&self, caller: &Caller, r: DatasetQuery) -> Answer<DatasetQueryReply> {
-        self.answer_query(caller, r).await
-    }
-
-    async fn dataset_by_path(&self, _: &Caller, r: DatasetByPath) -> Answer<String> {
-        self.dataset_at(&r.path)
-    }
-
-    async fn file_clone(&self, _: &Caller, r: FileClone) -> Answer<u64> {
-        self.clone_file(r).await
-    }
-
-    async fn dataset_set(&self, caller: &Caller, r: DatasetSet) -> Answer<MountedReply> {
-        self.check_running(&r.name)?;
-        self.set_properties(caller, r).await
-    }
-
-    async fn dataset_inherit(&self, _: &Caller, r: DatasetInherit) -> Answer<MountedReply> {
-        self.check_running(&r.name)?;
-        self.inherit_property(r).await
-    }
-
-    async fn dataset_mount(&self, _: &Caller, r: DatasetMount) -> Answer<ManyReply> {
-        self.mount(r).await
-    }
-
-    async fn dataset_unmount(&self, _: &Caller, r: DatasetUnmount) -> Answer<ManyReply> {
-        self.unmount(r).await
-    }
-
-    async fn dataset_share(&self, _: &Caller, r: DatasetShare) -> Answer<ManyReply> {
-        self.share(r).await
-    }
-
-    async fn dataset_unshare(&self, _: &Caller, r: DatasetUnshare) -> Answer<ManyReply> {
-        self.unshare(r).await
-    }
-
-    async fn mount_list(&self, _: &Caller, _: MountList) -> Answer<Vec<MountEntry>> {
-        Ok(self.mounted_heads())
-    }
-
-    async fn dataset_snapshot(&self, caller: &Caller, r: DatasetSnapshot) -> Answer<()> {
-        r.names.iter().try_for_each(|name| self.check_running(name))?;
-        self.snapshot(caller, r).await
-    }
-
-    async fn volume_files(&self, _: &Caller, r: VolumeFiles) -> Answer<String> {
-        self.volume_directory(r).await
-    }
-
-    async fn dataset_rename(&self, caller: &Caller, mut r: DatasetRename) -> Answer<MountedReply> {
-        r.force &= caller.owner;
-        self.check_running(&r.name)?;
-        self.rename(caller, r).await
-    }
-
-    async fn dataset_promote(&self, caller: &Caller, r: DatasetPromote) -> Answer<()> {
-        self.check_running(&r.name)?;
-        self.promote(caller, r).await
-    }
-
-    async fn dataset_redact(&self, _: &Caller, r: DatasetRedact) -> Answer<()> {
-        self.redact(r).await
-    }
-
-    async fn dataset_bookmark(&self, _: &Caller, r: DatasetBookmark) -> Answer<()> {
-        self.bookmark(r).await
-    }
-
-    async fn dataset_accounts(&self, _: &Caller, r: DatasetAccounts) -> Answer<Vec<Account>> {
-        self.list_accounts(r).await
-    }
-
-    async fn dataset_diff(&self, _: &Caller, r: DatasetDiff) -> Answer<DatasetDiffReply> {
-        self.diff(r).await
-    }
-
-    async fn dataset_wait(&self, _: &Caller, r: DatasetWait) -> Answer<bool> {
-        self.wait_for_dataset(r).await
-    }
-
-    async fn snapshot_hold(&self, _: &Caller, r: SnapshotHold) -> Answer<()> {
-        self.check_running(&r.snapshot)?;
-        self.hold(r).await
-    }
-
-    async fn snapshot_release(&self, _: &Caller, r: SnapshotRelease) -> Answer<()> {
-        self.check_running(&r.snapshot)?;
-        self.release(r).await
-    }
-
-    async fn snapshot_holds(&self, _: &Caller, r: SnapshotHolds) -> Answer<Vec<HoldInfo>> {
-        self.list_holds(r).await
-    }
-
-    async fn key_load(&self, caller: &Caller, r: KeyLoad) -> Answer<()> {
-        self.load_key(r, keys::Turn::of(caller)).await
-    }
-
-    async fn key_unload(&self, _: &Caller, r: KeyUnload) -> Answer<()> {
-        self.unload_key(r).await
-    }
-
-    async fn key_change(&self, caller: &Caller, r: KeyChange) -> Answer<()> {
-        self.change_key(r, keys::Turn::of(caller)).await
-    }
-
-    async fn dataset_clone(&self, caller: &Caller, r: DatasetClone) -> Answer<MountedReply> {
-        self.check_running(&r.snapshot)?;
-        self.clone_dataset(caller, r).await
-    }
-
-    async fn grant_query(&self, _: &Caller, r: GrantQuery) -> Answer<Vec<GrantList>> {
-        self.list_grants(r).await
-    }
-
-    async fn grant_change(&self, _: &Caller, r: GrantChange) -> Answer<()> {
-        self.check_running(&r.name)?;
-        self.change_grants(r).await
-    }
-
-    async fn program_run(&self, caller: &Caller, r: ProgramRun) -> Answer<ProgramReply> {
-        self.check_running(&r.pool)?;
-        self.run_program(caller, r).await
-    }
-
-    async fn stream_send(&self, caller: &Caller, r: StreamSend) -> Answer<()> {
-        self.send_stream(caller, r).await
-    }
-
-    async fn stream_receive(&self, caller: &Caller, r: StreamReceive) -> Answer<()> {
-        self.receive_stream(caller, r).await
-    }
-
-    async fn receive_abort(&self, _: &Caller, r: ReceiveAbort) -> Answer<()> {
-        self.abort_receive(r).await
-    }
 }
+
+macro_rules! backend {
+    ($($(#[$m:meta])* $method:ident($request:ident) -> $reply:ty;)*) => {
+        impl Backend for Engine {
+            async fn judge(&self, caller: &Caller, asked: &Asked) -> Answer<()> {
+                self.judge_guest(caller, asked).await
+            }
+
+            async fn prepare(&self) {
+                if let Some(parameters) = &self.parameters {
+                    parameters.follow().await;
+                }
+            }
+
+            async fn page(&self, caller: &Caller, path: &str) -> Option<Answer<Page>> {
+                match path {
+                    "/metrics" => {
+                        let text = zilla_web::metrics::collect(self, caller).await;
+                        Some(text.map(|text| (zilla_web::metrics::CONTENT_TYPE, text)))
+                    }
+                    _ => None,
+                }
+            }
+
+            $(async fn $method(&self, caller: &Caller, request: $request) -> Answer<$reply> {
+                Serves::serve(self, caller, request).await
+            })*
+        }
+    };
+}
+
+zilla_control::each_operation!(backend);

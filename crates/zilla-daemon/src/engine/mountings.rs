@@ -3,17 +3,17 @@
 //! What is below another is mounted after it and unmounted before it, whichever pool's it is: their
 //! paths say so, and nothing else.
 
-use super::Engine;
 use super::errors::{Answer, of};
 use super::mounts::How;
 use super::pool::Pool;
+use super::{Engine, Serves};
 use std::path::Path;
 use std::sync::Arc;
-use zilla_control::types::{DatasetMount, DatasetUnmount, KeyUnload, ManyReply, MountEntry};
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::types::{DatasetMount, DatasetUnmount, KeyUnload, ManyReply, MountEntry, MountList};
+use zilla_control::{ApiError, Caller, ErrorCode};
 
-impl Engine {
-    pub(super) async fn mount(&self, r: DatasetMount) -> Answer<ManyReply> {
+impl Serves<DatasetMount> for Engine {
+    async fn serve(&self, _: &Caller, r: DatasetMount) -> Answer<ManyReply> {
         let how = How { options: r.options, overlay: r.overlay, force: r.force, at: r.at, ..How::default() };
         let mut errors = Vec::new();
         match r.name {
@@ -28,7 +28,9 @@ impl Engine {
         }
         Ok(ManyReply { errors })
     }
+}
 
+impl Engine {
     /// Mounts whatever of all pools wants to be, or of one.
     async fn mount_all(&self, only: Option<&str>, how: &How) -> Vec<ApiError> {
         let (mut all, mut errors) = (Vec::new(), Vec::new());
@@ -47,8 +49,10 @@ impl Engine {
         }
         errors
     }
+}
 
-    pub(super) async fn unmount(&self, r: DatasetUnmount) -> Answer<ManyReply> {
+impl Serves<DatasetUnmount> for Engine {
+    async fn serve(&self, _: &Caller, r: DatasetUnmount) -> Answer<ManyReply> {
         let Some(target) = r.target.clone() else {
             let mut all = Vec::new();
             for pool in self.all_pools() {
@@ -84,7 +88,9 @@ impl Engine {
         }
         Ok(ManyReply { errors })
     }
+}
 
+impl Engine {
     /// Unmounts one, and with `-u` unloads its key if it has one of its own. If that is refused the
     /// file system is mounted again.
     async fn unmount_asked(&self, pool: &Arc<Pool>, name: &str, r: &DatasetUnmount) -> Answer<()> {
@@ -104,7 +110,7 @@ impl Engine {
     }
 
     /// What is mounted, but for snapshots, which OpenZFS's `zfs mount` does not list.
-    pub(super) fn mounted_heads(&self) -> Vec<MountEntry> {
+    fn mounted_heads(&self) -> Vec<MountEntry> {
         self.mounted().into_iter().filter(|m| !m.dataset.contains('@')).collect()
     }
 
@@ -119,5 +125,11 @@ impl Engine {
             }
         }
         all
+    }
+}
+
+impl Serves<MountList> for Engine {
+    async fn serve(&self, _: &Caller, _: MountList) -> Answer<Vec<MountEntry>> {
+        Ok(self.mounted_heads())
     }
 }

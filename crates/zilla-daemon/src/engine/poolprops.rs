@@ -3,10 +3,10 @@
 //! Those that are set lie in a ZAP of the MOS (`pool_props`), numbers as numbers, words as their
 //! numbers, strings with their NUL. The rest is counted.
 
-use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
 use super::values::ratio;
+use super::{Engine, Serves};
 use std::collections::BTreeMap;
 use std::path::Path;
 use zilla::Value;
@@ -14,7 +14,7 @@ use zilla::error::Result;
 use zilla::manage::FailMode;
 use zilla_control::props::{self, POOL_PROPS, PoolPropContext, PropAttr, PropKind, PropType, TypedValue};
 use zilla_control::types::{PoolInfo, PoolSet, PropValue, Source};
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::{ApiError, Caller, ErrorCode};
 
 impl Engine {
     /// All properties, as `-p` prints them.
@@ -103,8 +103,10 @@ impl Engine {
         }
         Ok(all)
     }
+}
 
-    pub(super) async fn set_pool(&self, r: PoolSet) -> Answer<()> {
+impl Serves<PoolSet> for Engine {
+    async fn serve(&self, _: &Caller, r: PoolSet) -> Answer<()> {
         let pool = self.pool(&r.name)?;
         if r.vdev.is_some() {
             return self.set_vdev(&pool, &r).await;

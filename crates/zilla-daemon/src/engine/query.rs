@@ -3,16 +3,18 @@
 //! The owner gets what there is. What others get is bounded while it is gathered ([`Room`]), also
 //! where the same is asked for again and again under the names of those above it.
 
-use super::Engine;
 use super::errors::{Answer, no_dataset, of, of_dataset};
 use super::names::Names;
 use super::pool::Pool;
 use super::values::{kind_of, received};
+use super::{Engine, Serves};
 use futures_util::future::BoxFuture;
 use std::collections::HashSet;
 use std::path::Path;
 use zilla::tree::{DatasetDir, DatasetRef};
-use zilla_control::types::{DatasetInfo, DatasetKind, DatasetQuery, DatasetQueryReply, PropValue, Source};
+use zilla_control::types::{
+    DatasetByPath, DatasetInfo, DatasetKind, DatasetQuery, DatasetQueryReply, PropValue, Source,
+};
 use zilla_control::{ApiError, Caller, ErrorCode, GUEST_REPLY_LIMIT, reply_too_long};
 
 /// Bytes that the rest of an answer may take.
@@ -115,6 +117,18 @@ impl Engine {
         best.map(|(_, name)| name).ok_or_else(|| {
             ApiError::with(ErrorCode::NoEnt, "not a ZFS filesystem").subject(path.to_string_lossy())
         })
+    }
+}
+
+impl Serves<DatasetQuery> for Engine {
+    async fn serve(&self, caller: &Caller, r: DatasetQuery) -> Answer<DatasetQueryReply> {
+        self.answer_query(caller, r).await
+    }
+}
+
+impl Serves<DatasetByPath> for Engine {
+    async fn serve(&self, _: &Caller, r: DatasetByPath) -> Answer<String> {
+        self.dataset_at(&r.path)
     }
 }
 

@@ -8,7 +8,6 @@
 //! A client that dies ends the stream, and the receive with it. A stream of a package that fails
 //! ends the package: what came before stays.
 
-use super::Engine;
 use super::access::{is_mounted, mounts_by_itself, not_by_itself, who};
 use super::errors::{Answer, of, of_dataset};
 use super::follow::is_below;
@@ -16,6 +15,7 @@ use super::followkeys::RawKeys;
 use super::pool::Pool;
 use super::received::{check_names, settings};
 use super::streams::{Reader, Told};
+use super::{Engine, Serves};
 use futures_util::stream::{StreamExt, iter};
 use std::sync::Arc;
 use zilla::error::{Errno, Error};
@@ -108,8 +108,8 @@ pub(super) fn target_of(r: &StreamReceive, toname: &str, top: Option<&str>) -> A
     Ok(format!("{}{rest}@{snap}", r.target))
 }
 
-impl Engine {
-    pub(super) async fn receive_stream(&self, caller: &Caller, r: StreamReceive) -> Answer<()> {
+impl Serves<StreamReceive> for Engine {
+    async fn serve(&self, caller: &Caller, r: StreamReceive) -> Answer<()> {
         let taken = self.streams.take(&r.stream, caller)?;
         let pool = self.pool_of(&r.target)?;
         if pool.readonly() {
@@ -142,7 +142,9 @@ impl Engine {
         }
         done
     }
+}
 
+impl Engine {
     async fn receive_all(
         &self,
         pool: &Arc<Pool>,
@@ -498,9 +500,11 @@ impl Engine {
             format!("    zfs send -t {text}"),
         ])
     }
+}
 
+impl Serves<ReceiveAbort> for Engine {
     /// `zfs receive -A`
-    pub(super) async fn abort_receive(&self, r: ReceiveAbort) -> Answer<()> {
+    async fn serve(&self, _: &Caller, r: ReceiveAbort) -> Answer<()> {
         let pool = self.pool_of(&r.name)?;
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());

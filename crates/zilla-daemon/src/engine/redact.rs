@@ -1,9 +1,9 @@
 //! `zfs redact`, and the lists it makes: which bookmark is meant, and what of it a stream needs.
 
-use super::Engine;
 use super::errors::{Answer, no_dataset, of_dataset};
 use super::pool::Pool;
 use super::send::failed;
+use super::{Engine, Serves};
 use std::sync::Arc;
 use zilla::bookmarks::{RedactionList, same_snaps};
 use zilla::error::DatasetRefusal as Refusal;
@@ -11,7 +11,7 @@ use zilla::error::{Errno, Error};
 use zilla::tree::DatasetRef;
 use zilla_control::props::naming;
 use zilla_control::types::DatasetRedact;
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::{ApiError, Caller, ErrorCode};
 
 fn refused(code: ErrorCode, what: impl Into<String>) -> ApiError {
     ApiError::with(code, what)
@@ -53,8 +53,8 @@ pub(super) fn guids(snaps: &[u64]) -> String {
     snaps.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
 }
 
-impl Engine {
-    pub(super) async fn redact(&self, r: DatasetRedact) -> Answer<()> {
+impl Serves<DatasetRedact> for Engine {
+    async fn serve(&self, _: &Caller, r: DatasetRedact) -> Answer<()> {
         let missing =
             |name: &str| refused(ErrorCode::NoEnt, format!("provided snapshot {name} does not exist"));
         let pool = self.pool_of(&r.snapshot).map_err(|_| missing(&r.snapshot))?;

@@ -4,10 +4,10 @@
 //! belongs, with the options it had; `-u` leaves it where it is. If the renaming fails everything
 //! is mounted again as it was.
 
-use super::Engine;
 use super::access::who;
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
+use super::{Engine, Serves};
 use std::sync::Arc;
 use zilla::error::{Errno, Error};
 use zilla_control::props::{self, naming};
@@ -110,6 +110,21 @@ impl Engine {
             self.show_devices(&r.name).await;
         }
         Ok(())
+    }
+}
+
+impl Serves<DatasetPromote> for Engine {
+    async fn serve(&self, caller: &Caller, r: DatasetPromote) -> Answer<()> {
+        self.check_running(&r.name)?;
+        self.promote(caller, r).await
+    }
+}
+
+impl Serves<DatasetRename> for Engine {
+    async fn serve(&self, caller: &Caller, mut r: DatasetRename) -> Answer<MountedReply> {
+        r.force &= caller.owner;
+        self.check_running(&r.name)?;
+        self.rename(caller, r).await
     }
 }
 

@@ -1,19 +1,20 @@
 //! `zpool scrub`, and what `zpool status` tells of scrubs and of what they found.
 
-use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
+use super::{Engine, Serves};
 use zilla::error::{Errno, Result};
 use zilla::scrub::Scrubber;
 use zilla::tree::DatasetRef;
 use zilla_control::types::{ErrorEntry, ErrorScrub, PoolResilver, PoolScrub, ScanStat, ScrubCommand};
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::{ApiError, Caller, ErrorCode};
 
 /// More damaged places than anybody reads.
 const MAX_ERRORS: usize = 10_000;
 
-impl Engine {
-    pub(super) async fn scrub(&self, r: PoolScrub) -> Answer<()> {
+impl Serves<PoolScrub> for Engine {
+    async fn serve(&self, _: &Caller, r: PoolScrub) -> Answer<()> {
+        self.check_running(&r.name)?;
         let pool = self.pool(&r.name)?;
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());
@@ -69,8 +70,9 @@ async fn start(scan: &Scrubber, r: &PoolScrub) -> Result<()> {
     }
 }
 
-impl Engine {
-    pub(super) async fn resilver(&self, r: PoolResilver) -> Answer<()> {
+impl Serves<PoolResilver> for Engine {
+    async fn serve(&self, _: &Caller, r: PoolResilver) -> Answer<()> {
+        self.check_running(&r.name)?;
         let pool = self.pool(&r.name)?;
         if pool.readonly() {
             return Err(ErrorCode::PoolReadonly.into());

@@ -6,11 +6,11 @@
 //! half-way. A dataset that lacks a snapshot is told to the client and passed over, and the command
 //! fails at its end.
 
-use super::Engine;
 use super::errors::{Answer, of, of_dataset};
 use super::leftout;
 use super::pool::Pool;
 use super::streams::{Stream, Told, Writer};
+use super::{Engine, Serves};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -199,8 +199,8 @@ impl Pool {
     }
 }
 
-impl Engine {
-    pub(super) async fn send_stream(&self, caller: &Caller, r: StreamSend) -> Answer<()> {
+impl Serves<StreamSend> for Engine {
+    async fn serve(&self, caller: &Caller, r: StreamSend) -> Answer<()> {
         let taken = self.streams.take(&r.stream, caller)?;
         let told = taken.told();
         let opts = SendOpts {
@@ -240,7 +240,9 @@ impl Engine {
         done?;
         if missing { Err(failed("some datasets could not be sent")) } else { Ok(()) }
     }
+}
 
+impl Engine {
     async fn send_planned(
         &self,
         caller: &Caller,

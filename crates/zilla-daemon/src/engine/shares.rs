@@ -10,12 +10,12 @@
 //! handle that leads nowhere would be an error to their programs; and they are shut out before
 //! pools are closed, so that what they ask then is asked of the next daemon.
 
-use super::Engine;
 use super::errors::{Answer, of};
 use super::mounts::How;
 use super::pool::Pool;
 use super::usershares::Refusal;
 use super::values::{Mountpoint, Settings, ZONED};
+use super::{Engine, Serves};
 use futures_util::future::BoxFuture;
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
@@ -25,7 +25,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use zilla::tree::DatasetRef;
 use zilla_control::types::{DatasetShare, DatasetUnshare, ManyReply, ShareProtocol};
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_fuse::Notifier;
 use zilla_nfs::{Changed, Export, ExportId, Exports, Options, Remembers};
 
@@ -324,10 +324,10 @@ fn meant(protocol: Option<ShareProtocol>) -> impl Iterator<Item = ShareProtocol>
     ShareProtocol::ALL.into_iter().filter(move |p| protocol.is_none_or(|only| only == *p))
 }
 
-impl Engine {
+impl Serves<DatasetShare> for Engine {
     /// `zfs share`. By name, what cannot be shared is an error; of all, what is not to be is passed
     /// over.
-    pub(super) async fn share(&self, r: DatasetShare) -> Answer<ManyReply> {
+    async fn serve(&self, _: &Caller, r: DatasetShare) -> Answer<ManyReply> {
         if let Some(name) = r.name {
             let pool = self.pool_of(&name)?;
             self.share_one(&pool, &name, r.protocol).await?;
@@ -349,7 +349,9 @@ impl Engine {
         }
         Ok(ManyReply { errors })
     }
+}
 
+impl Engine {
     async fn share_one(&self, pool: &Arc<Pool>, name: &str, only: Option<ShareProtocol>) -> Answer<()> {
         let ds = pool.zilla.by_name(name).await.map_err(of(name))?;
         let settings = Settings::of(&ds).await.map_err(of(name))?;
@@ -415,6 +417,12 @@ impl Engine {
             true => Ok(ManyReply::default()),
             false => Err(failed("not currently shared").subject(name)),
         }
+    }
+}
+
+impl Serves<DatasetUnshare> for Engine {
+    async fn serve(&self, _: &Caller, r: DatasetUnshare) -> Answer<ManyReply> {
+        self.unshare(r).await
     }
 }
 

@@ -1,10 +1,10 @@
 //! `zfs snapshot` and `zfs rollback`.
 
-use super::Engine;
 use super::access::who;
 use super::datasets::typed;
 use super::errors::{Answer, of, of_dataset};
 use super::pool::Pool;
+use super::{Engine, Serves};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use zilla::error::Errno;
@@ -68,6 +68,13 @@ impl Engine {
             }
         }
         Ok(())
+    }
+}
+
+impl Serves<DatasetSnapshot> for Engine {
+    async fn serve(&self, caller: &Caller, r: DatasetSnapshot) -> Answer<()> {
+        r.names.iter().try_for_each(|name| self.check_running(name))?;
+        self.snapshot(caller, r).await
     }
 }
 
@@ -181,5 +188,13 @@ impl Engine {
             }
             tries -= 1;
         }
+    }
+}
+
+impl Serves<DatasetRollback> for Engine {
+    async fn serve(&self, caller: &Caller, mut r: DatasetRollback) -> Answer<()> {
+        r.force &= caller.owner;
+        self.check_running(&r.snapshot)?;
+        self.roll_back(r).await
     }
 }

@@ -1,18 +1,18 @@
 //! `zpool split`: a side of each mirror becomes a pool of its own, and is exported or stays open.
 
-use super::Engine;
 use super::errors::{Answer, of_pool, of_vdev};
 use super::events::notify;
 use super::pool::Pool;
 use super::poolprops::given;
+use super::{Engine, Serves};
 use zilla::open::OpenOpts;
 use zilla_control::props::naming;
 use zilla_control::types::{PoolSplit, SplitReply};
 use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_ondisk::enums::PoolState;
 
-impl Engine {
-    pub(super) async fn split_pool(&self, caller: &Caller, r: PoolSplit) -> Answer<SplitReply> {
+impl Serves<PoolSplit> for Engine {
+    async fn serve(&self, caller: &Caller, r: PoolSplit) -> Answer<SplitReply> {
         naming::check_pool_name(&r.new_name, false)?;
         if r.properties.contains_key("readonly") {
             let what = "property readonly can only be set at import time";

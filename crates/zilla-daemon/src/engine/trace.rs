@@ -8,9 +8,9 @@
 //! for half a minute. A frame is written each second though nothing happens: that is when a client
 //! who has left is noticed.
 
-use super::Engine;
 use super::errors::Answer;
 use super::streams::Writer;
+use super::{Engine, Serves};
 use bytes::Bytes;
 use std::time::{Duration, Instant};
 use zilla::error::Errno;
@@ -62,8 +62,8 @@ impl Tape {
     }
 }
 
-impl Engine {
-    pub(super) async fn record_trace(&self, caller: &Caller, r: TraceRecord) -> Answer<TraceReply> {
+impl Serves<TraceRecord> for Engine {
+    async fn serve(&self, caller: &Caller, r: TraceRecord) -> Answer<TraceReply> {
         let stream = self.streams.take(&r.stream, caller)?;
         let pool = self.pool(&r.name)?;
         let load = pool.load_guid;
@@ -81,7 +81,9 @@ impl Engine {
         let End { records, lost, micros } = tape.end;
         Ok(TraceReply { records, lost, micros })
     }
+}
 
+impl Engine {
     async fn roll(
         &self,
         tape: &mut Tape,

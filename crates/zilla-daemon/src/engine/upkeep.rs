@@ -1,10 +1,10 @@
 //! `zpool initialize` and `zpool trim`.
 
-use super::Engine;
 use super::errors::{Answer, of_vdev};
+use super::{Engine, Serves};
 use zilla::devices::{UpkeepKind, UpkeepState};
-use zilla_control::ErrorCode;
 use zilla_control::types::{Upkeep, UpkeepCommand, VdevUpkeep, VdevUpkeepReply};
+use zilla_control::{Caller, ErrorCode};
 
 pub(super) fn kind_of(kind: Upkeep) -> UpkeepKind {
     match kind {
@@ -13,9 +13,9 @@ pub(super) fn kind_of(kind: Upkeep) -> UpkeepKind {
     }
 }
 
-impl Engine {
+impl Serves<VdevUpkeep> for Engine {
     /// Does it for each device that takes it, and says which do not.
-    pub(super) async fn upkeep(&self, r: VdevUpkeep) -> Answer<VdevUpkeepReply> {
+    async fn serve(&self, _: &Caller, r: VdevUpkeep) -> Answer<VdevUpkeepReply> {
         let pool = self.changeable(&r.name)?;
         let kind = kind_of(r.kind);
         let mut reply = VdevUpkeepReply::default();

@@ -1,10 +1,10 @@
 //! `zpool add`, `attach`, `replace`, `detach`, `remove`, `offline`, `online`, `clear` and `reopen`.
 
-use super::Engine;
 use super::create::pool_spec;
 use super::errors::{Answer, of_pool, of_vdev};
 use super::events::notify;
 use super::pool::Pool;
+use super::{Engine, Serves};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zilla::devices::{self, Attach, SpareSpec, VdevKind, VdevView};
@@ -16,7 +16,7 @@ use zilla_control::types::{
     LeafSpec, PoolAdd, PoolClear, PoolFreeze, PoolReopen, TopKind, TopSpec, VdevAttach, VdevDetach,
     VdevOffline, VdevOnline, VdevOnlineReply, VdevRemove, VdevRemoveReply, VdevSpec, VdevsCheck,
 };
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::{ApiError, Caller, ErrorCode};
 
 impl Engine {
     pub(super) fn changeable(&self, name: &str) -> Answer<Arc<Pool>> {
@@ -27,8 +27,10 @@ impl Engine {
         pool.check_running()?;
         Ok(pool)
     }
+}
 
-    pub(super) async fn add_vdevs(&self, r: PoolAdd) -> Answer<()> {
+impl Serves<PoolAdd> for Engine {
+    async fn serve(&self, _: &Caller, r: PoolAdd) -> Answer<()> {
         let _changes = self.changes.lock().await;
         let pool = self.changeable(&r.name)?;
         let _held = self.check_devices(&r.vdevs, r.force).await?;
@@ -47,9 +49,11 @@ impl Engine {
         notify(&pool, "vdev_add");
         Ok(())
     }
+}
 
+impl Serves<VdevsCheck> for Engine {
     /// `zpool create -n`, `zpool add -n`
-    pub(super) async fn check_vdevs(&self, r: VdevsCheck) -> Answer<()> {
+    async fn serve(&self, _: &Caller, r: VdevsCheck) -> Answer<()> {
         let _changes = self.changes.lock().await;
         if r.new {
             naming::check_pool_name(&r.name, false)?;
@@ -62,7 +66,9 @@ impl Engine {
         let _held = self.check_devices(&r.vdevs, r.force).await?;
         self.new_spares(&pool, &r.vdevs).await.map(drop)
     }
+}
 
+impl Engine {
     /// Devices that are to become a pool's hot spares, and are not yet.
     async fn new_spares(&self, pool: &Pool, vdevs: &VdevSpec) -> Answer<Vec<SpareSpec>> {
         let spares = self.spare_specs(vdevs).await;
@@ -158,8 +164,10 @@ impl Engine {
             (false, _) => Err(ErrorCode::IsSpare.into()),
         }
     }
+}
 
-    pub(super) async fn detach_vdev(&self, r: VdevDetach) -> Answer<()> {
+impl Serves<VdevDetach> for Engine {
+    async fn serve(&self, _: &Caller, r: VdevDetach) -> Answer<()> {
         let _changes = self.changes.lock().await;
         let pool = self.changeable(&r.name)?;
         let permanent = pool.zilla.detach(r.guid).await.map_err(of_vdev)?;
@@ -174,8 +182,10 @@ impl Engine {
         self.save_cache().await;
         Ok(())
     }
+}
 
-    pub(super) async fn remove_vdev(&self, r: VdevRemove) -> Answer<VdevRemoveReply> {
+impl Serves<VdevRemove> for Engine {
+    async fn serve(&self, _: &Caller, r: VdevRemove) -> Answer<VdevRemoveReply> {
         if r.dry_run {
             let memory = self.pool(&r.name)?.zilla.removal_memory(r.guid).await.map_err(of_vdev)?;
             return Ok(VdevRemoveReply { memory });
@@ -200,8 +210,10 @@ impl Engine {
         self.save_cache().await;
         Ok(VdevRemoveReply::default())
     }
+}
 
-    pub(super) async fn offline_vdev(&self, r: VdevOffline) -> Answer<()> {
+impl Serves<VdevOffline> for Engine {
+    async fn serve(&self, _: &Caller, r: VdevOffline) -> Answer<()> {
         let pool = self.changeable(&r.name)?;
         if pool.zilla.vdevs().find(r.guid).is_some_and(|v| v.kind == VdevKind::Dspare) {
             // It has no state of its own.
@@ -212,16 +224,26 @@ impl Engine {
         pool.zilla.notify("config_sync", None);
         Ok(())
     }
+}
 
-    pub(super) async fn online_vdev(&self, r: VdevOnline) -> Answer<VdevOnlineReply> {
+impl Serves<VdevOnline> for Engine {
+    async fn serve(&self, _: &Caller, r: VdevOnline) -> Answer<VdevOnlineReply> {
         let pool = self.changeable(&r.name)?;
         let state = pool.zilla.online(r.guid, r.expand).await.map_err(of_vdev)?;
         pool.zilla.notify("config_sync", None);
         pool.zilla.notify("vdev_online", Some(r.guid));
         Ok(VdevOnlineReply { state: vdev_state(state) })
     }
+}
 
-    pub(super) async fn clear_pool(&self, r: PoolClear) -> Answer<()> {
+impl Serves<VdevAttach> for Engine {
+    async fn serve(&self, _: &Caller, r: VdevAttach) -> Answer<()> {
+        self.attach_vdev(r).await
+    }
+}
+
+impl Serves<PoolClear> for Engine {
+    async fn serve(&self, _: &Caller, r: PoolClear) -> Answer<()> {
         let pool = self.pool(&r.name)?;
         // (One that is suspended may be cleared; that is what it waits for.)
         if pool.readonly() {
@@ -237,12 +259,17 @@ impl Engine {
         pool.zilla.notify("config_sync", None);
         Ok(())
     }
+}
 
-    pub(super) async fn reopen_pool(&self, r: PoolReopen) -> Answer<()> {
+impl Serves<PoolReopen> for Engine {
+    async fn serve(&self, _: &Caller, r: PoolReopen) -> Answer<()> {
+        self.check_running(&r.name)?;
         self.pool(&r.name)?.zilla.reopen().await.map_err(of_vdev)
     }
+}
 
-    pub(super) async fn freeze_pool(&self, r: PoolFreeze) -> Answer<()> {
+impl Serves<PoolFreeze> for Engine {
+    async fn serve(&self, _: &Caller, r: PoolFreeze) -> Answer<()> {
         self.changeable(&r.name)?.zilla.freeze().await.map_err(of_pool)
     }
 }

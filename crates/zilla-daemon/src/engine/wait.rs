@@ -1,13 +1,15 @@
 //! `zpool wait`: what goes on in a pool, and until when.
 
-use super::Engine;
 use super::errors::{Answer, of_pool};
 use super::pool::Pool;
+use super::{Engine, Serves};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use zilla::devices::UpkeepKind;
 use zilla::error::Result;
-use zilla_control::types::{Activity, PoolWait, PoolWaitReply, ScanState};
+use zilla::manage::TXG_DEFER_SIZE;
+use zilla_control::Caller;
+use zilla_control::types::{Activity, PoolSync, PoolWait, PoolWaitReply, ScanState};
 
 const LONGEST: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(100);
@@ -28,6 +30,28 @@ impl Engine {
             drop(pool);
             tokio::time::sleep(STEP.min(limit.saturating_sub(begin.elapsed()))).await;
         }
+    }
+}
+
+impl Serves<PoolWait> for Engine {
+    async fn serve(&self, _: &Caller, r: PoolWait) -> Answer<PoolWaitReply> {
+        self.wait(r).await
+    }
+}
+
+impl Serves<PoolSync> for Engine {
+    async fn serve(&self, _: &Caller, r: PoolSync) -> Answer<()> {
+        self.check_running(&r.name)?;
+        // The uberblock says how often heartbeats come; that may have changed and nothing else.
+        if r.force || self.pool(&r.name)?.zilla.multihost() {
+            self.pool(&r.name)?.zilla.sync_anyway().await.map_err(of_pool)?;
+        }
+        // As in OpenZFS also what frees wait for: afterwards space is what it will be.
+        for _ in 0..=TXG_DEFER_SIZE {
+            self.check_running(&r.name)?;
+            self.pool(&r.name)?.zilla.sync().await.map_err(of_pool)?;
+        }
+        Ok(())
     }
 }
 

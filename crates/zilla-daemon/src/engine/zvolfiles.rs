@@ -2,14 +2,14 @@
 //!
 //! It is mounted when it is first asked for, and unmounted with the daemon.
 
-use super::Engine;
 use super::errors::Answer;
 use super::volumes::Offered;
+use super::{Engine, Serves};
 use futures_util::future::BoxFuture;
 use std::path::PathBuf;
 use std::sync::Arc;
 use zilla_control::types::VolumeFiles;
-use zilla_control::{ApiError, ErrorCode};
+use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_fuse::{OpenVolume, Shelf, VolumeMount};
 use zilla_nbd::Exports;
 
@@ -55,6 +55,12 @@ impl Engine {
             Ok(Err(e)) => tracing::warn!("'{}': {e}", mount.mountpoint().display()),
             Err(e) => tracing::error!("unmounting the directory of volumes: {e}"),
         }
+    }
+}
+
+impl Serves<VolumeFiles> for Engine {
+    async fn serve(&self, _: &Caller, r: VolumeFiles) -> Answer<String> {
+        self.volume_directory(r).await
     }
 }
 

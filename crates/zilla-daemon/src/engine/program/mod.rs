@@ -19,8 +19,8 @@ mod library;
 mod pattern;
 mod value;
 
-use super::Engine;
 use super::errors::Answer;
+use super::{Engine, Serves};
 use library::Meter;
 use mlua::{HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Value, VmState};
 use std::sync::Arc;
@@ -49,8 +49,9 @@ fn failed(error: impl Into<String>) -> ProgramReply {
     ProgramReply::Failed { error: error.into(), instructions: None }
 }
 
-impl Engine {
-    pub(super) async fn run_program(&self, caller: &Caller, r: ProgramRun) -> Answer<ProgramReply> {
+impl Serves<ProgramRun> for Engine {
+    async fn serve(&self, caller: &Caller, r: ProgramRun) -> Answer<ProgramReply> {
+        self.check_running(&r.pool)?;
         if !caller.owner {
             let what = "permission denied. Channel programs must be run as root.";
             return Err(ApiError::with(ErrorCode::Perm, what));
