@@ -21,8 +21,9 @@ pub async fn memory(opener: &dyn Opener) -> Option<Memory> {
 /// What this process has of memory, by what it asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// I/O buffers that are in use, and what of them is lost by rounding.
+    /// I/O buffers that are in use.
     pub buffers: u64,
+    /// What of them is lost by rounding.
     pub waste: u64,
     /// Those that are kept for the next who needs one.
     pub free_buffers: u64,
