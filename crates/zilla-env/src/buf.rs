@@ -232,8 +232,8 @@ pub fn pool_retained() -> usize {
     POOL.retained.load(Ordering::Relaxed)
 }
 
-/// Bytes of all buffers that somebody has now, and those of them that nobody asked for: what is lost
-/// by rounding up to a class. (What is being given back this moment is among them.)
+/// Bytes of all buffers that somebody has now, and those of them that nobody asked for: what is
+/// lost by rounding up to a class. (What is being given back this moment is among them.)
 pub fn pool_in_use() -> (usize, usize) {
     let taken = POOL.lists.iter().enumerate().map(|(class, list)| {
         let list = list.lock();

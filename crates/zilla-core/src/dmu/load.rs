@@ -268,7 +268,7 @@ impl Dnode {
             }
             if level == 0 {
                 let db = inner.dbuf(blkid);
-                // Who reads it himself, if only the end of what was begun ahead of him, has used it.
+                // Who reads it himself, be it the end of what was begun ahead of him, has used it.
                 db.ahead &= why == Why::Ahead;
                 if !db.base_known() {
                     let is_hole = data.is_none();

@@ -54,8 +54,8 @@ impl Access {
     }
 }
 
-/// Whether the trace has it as read ahead. What is read ahead of a stream it has as read: the stream
-/// finds it in a dbuf, where no trace looks, and waits the less for it the faster it comes.
+/// Whether the trace has it as read ahead. What is read ahead of a stream it has as read: the
+/// stream finds it in a dbuf, where no trace looks, and waits the less for it the faster it comes.
 fn is_traced_ahead(access: Access) -> bool {
     access == Access::Prescient
 }
