@@ -7,10 +7,14 @@ PROGRAMS is a folder with zilla, zpool, zfs and zillad; FOLDER is made, with a p
 in it, and left there. `zfs_arc_max` is ARC_MIB; `ulimit -m` says MEMORY_MIB. Four clients work on
 the mount until SECONDS are over: small files, up to a million; large streams; shared mappings;
 snapshots. Each second the resident set is written down beside what `arcstats` say: blocks in the
-ARC and the second level's index, blocks ready in the dbuf cache, objects, dirty data.
+ARC and the second level's index, blocks ready in the dbuf cache, objects, dirty data; what is lost
+by rounding, buffers that are kept for the next, and what else buffers and heap hold.
+
+What no statistics say is the program itself, its stacks, and what its heap has lost between pieces
+in use. The first is looked at before there is a pool: it is the same at any limit.
 
 It ends with 1 if the resident set was above MEMORY_MIB at any time, and prints the largest of the
-ratios of the two, and what the resident set has beside what is said.
+ratios of the two, without the program and with it, and what the resident set has beside.
 """
 
 import argparse
@@ -23,7 +27,10 @@ import subprocess
 import sys
 import time
 
-PARTS = ["size", "overhead_size", "dbuf_size", "dnode_size", "anon_size", "l2_hdr_size"]
+PARTS = [
+    "size", "overhead_size", "dbuf_size", "dnode_size", "anon_size", "l2_hdr_size",
+    "abd_chunk_waste_size", "free_buffers_size", "other_size",
+]
 MIB = 1 << 20
 
 
@@ -128,6 +135,9 @@ def main():
         if daemon.poll() is not None:
             sys.exit(f"the daemon has ended: see {folder}/log")
         time.sleep(0.1)
+    time.sleep(2)
+    alone = arcstats(folder)
+    program = resident(daemon.pid) - sum(alone.get(name, 0) for name in PARTS)
     disks = [f"{folder}/disk{n}" for n in range(3)]
     for disk in disks:
         with open(disk, "wb") as file:
@@ -145,7 +155,7 @@ def main():
             work(*what, until)
             os._exit(0)
         clients.append(pid)
-    most, worst, beside = 0, 0.0, 0
+    most, worst, whole, beside = 0, 0.0, 0.0, 0
     with open(args.o, "w") as curve:
         curve.write("second,resident,said," + ",".join(PARTS) + "\n")
         while time.time() < until:
@@ -159,11 +169,14 @@ def main():
             curve.write(",".join(map(str, [second, rss, said, *parts])) + "\n")
             curve.flush()
             most, beside = max(most, rss), max(beside, rss - said)
-            worst = max(worst, rss / max(said, 1)) if second >= 30 else worst
+            if second >= 30:
+                worst = max(worst, rss / max(said, 1))
+                whole = max(whole, rss / max(said + program, 1))
             time.sleep(1)
     ended = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in clients]
     print(f"arc {args.a} MiB, memory {args.m} MiB, {args.t} s: resident at most {most / MIB:.0f} MiB")
     print(f"  of what is said at most {worst:.2f}, beside it at most {beside / MIB:.0f} MiB; clients {ended}")
+    print(f"  with the {program / MIB:.0f} MiB that the program has before any pool at most {whole:.2f}")
     subprocess.run([zpool, "export", "bounds"], check=True)
     subprocess.run([f"{programs}/zilla", "stop"], check=True)
     daemon.wait()

@@ -179,6 +179,8 @@ fn arc(c: &Counts) -> Vec<String> {
         ("Header size:", "hdr_size"),
         ("L2 header size:", "l2_hdr_size"),
         ("ABD chunk waste size:", "abd_chunk_waste_size"),
+        ("Free buffers size:", "free_buffers_size"),
+        ("Other size:", "other_size"),
     ] {
         out.push(part_of(c, text, name, size));
     }

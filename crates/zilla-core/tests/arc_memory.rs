@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use zilla_codec::compress::Compress;
-use zilla_core::arc::{Block, Cache, Key, L2Facts};
+use zilla_core::arc::{Access, Block, Cache, Key, L2Facts};
 use zilla_env::{IoBuf, Whole};
 
 /// Bytes that are allocated, and calls.
@@ -50,7 +50,7 @@ fn fill(cache: &Cache, keys: std::ops::Range<u64>, data: impl Fn() -> Bytes) {
     for n in keys {
         let (lsize, l2) = (BLOCK as u32, L2Facts::default());
         let block = Block { data: data(), compress: Compress::Off, lsize, metadata: false, keep: true, l2 };
-        cache.insert(key(n), block, false, Duration::ZERO);
+        cache.insert(key(n), block, Access::Demand, Duration::ZERO);
     }
 }
 
@@ -78,7 +78,7 @@ fn each(data: impl Fn() -> Bytes, bytes: u64) -> u64 {
     let last = 3 * LIMIT / BLOCK;
     let calls = CALLS.load(Ordering::Relaxed);
     for n in last - 1000..last {
-        let get = |secs| cache.get(&key(n), false, Duration::from_secs(secs)).map(|b| b.data.len());
+        let get = |secs| cache.get(&key(n), Access::Demand, Duration::from_secs(secs)).map(|b| b.data.len());
         let first = get(0);
         assert!(first.is_some() && get(1) == first);
     }

@@ -375,6 +375,73 @@ fn properties_say_what_is_cached() {
     });
 }
 
+/// A stream of a file: what is read ahead of it is counted as such, and is fed to the cache device
+/// when it was asked for.
+#[test]
+fn what_is_only_read_ahead_is_not_fed() {
+    const RECORD: usize = 128 << 10;
+    let w = World::new();
+    w.env.clone().block_on(async {
+        let spa = w.create(&[]).await;
+        // What no compression makes smaller.
+        let word = |i: u64| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(i as u32 % 61);
+        let all: Vec<u8> = (0..4u64 << 17).flat_map(|i| (word(i) ^ word(i >> 3)).to_le_bytes()).collect();
+        let records = (all.len() / RECORD) as u64;
+        let zfs = w.zfs_of(&spa, FsProps { recordsize: RECORD as u32, ..FsProps::default() }).await;
+        let new = NewFile::new(0o100644, Cred::default());
+        let (h, _) = zfs.create(zfs.root(), b"stream", new).await.unwrap();
+        zfs.write(h.id(), 0, &all.clone().into(), false).await.unwrap();
+        spa.sync().await.unwrap();
+        drop((h, zfs));
+        w.export(spa).await;
+        let spa = w.import().await.unwrap();
+        spa.add_cache(&[w.leaf("cache", CACHE)]).await.unwrap();
+        let zfs = w.zfs(&spa).await;
+        let (h, _) = zfs.lookup(zfs.root(), b"stream").await.unwrap();
+        let arc = |name: &str| {
+            spa.zio.cache().arcstats().into_iter().find(|(n, _)| *n == name).map(|(_, v)| v).unwrap()
+        };
+        let before = ["demand", "prefetch"]
+            .map(|kind| ["hits", "iohits", "misses"].map(|what| arc(&format!("{kind}_data_{what}"))));
+        let held = arc("data_size");
+        let data = |kind: &str| {
+            let [demand, prefetch] = before;
+            let all =
+                ["hits", "iohits", "misses"].iter().zip(if kind == "demand" { demand } else { prefetch });
+            all.map(|(what, old)| arc(&format!("{kind}_data_{what}")) - old).collect::<Vec<_>>()
+        };
+        let read = async |record: u64| {
+            let at = record as usize * RECORD;
+            let got = zfs.read(h.id(), at as u64, RECORD).await.unwrap();
+            assert!(got.concat() == all[at..at + RECORD], "record {record}");
+        };
+        // The second goes on where the first ended: the rest is read ahead.
+        read(0).await;
+        read(1).await;
+        w.until("all is read ahead", || arc("data_size") == held + all.len() as u64).await;
+        assert_eq!(data("prefetch"), [0, 0, records - 2]);
+        assert_eq!(data("demand"), [0, 0, 2]);
+        assert_eq!((arc("predictive_prefetch"), arc("demand_hit_predictive_prefetch")), (records - 2, 0));
+        let turns = async || {
+            let feeds = stat(&spa, "l2_feeds");
+            w.until("three turns", || stat(&spa, "l2_feeds") > feeds + 2).await;
+        };
+        turns().await;
+        assert_eq!(stat(&spa, "l2_bufc_data_asize"), 2 * RECORD as u64, "nobody has asked for the others");
+        for record in 2..records / 2 {
+            read(record).await;
+        }
+        assert_eq!(data("prefetch"), [0, 0, records - 2]);
+        assert_eq!(data("demand"), [records / 2 - 2, 0, 2]);
+        assert_eq!(arc("demand_hit_predictive_prefetch"), records / 2 - 2);
+        assert_eq!(arc("mfu_data"), 0, "each was used once");
+        turns().await;
+        assert_eq!(stat(&spa, "l2_bufc_data_asize"), (all.len() / 2) as u64);
+        drop((h, zfs));
+        w.export(spa).await;
+    });
+}
+
 #[test]
 fn a_small_device_goes_round_and_round() {
     let w = World::new();

@@ -185,6 +185,7 @@ where
     B: Pools,
     F: Future<Output = Result<B, DaemonError>>,
 {
+    memory::bound_heap();
     let dir = handle.dir.clone();
     // Nothing the daemon makes is for others, whatever the umask of whoever started it.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));

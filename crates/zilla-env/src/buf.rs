@@ -87,7 +87,14 @@ impl IoBuf {
 
     /// Forgets the bytes after `len`. The capacity stays with the buffer.
     pub fn truncate(&mut self, len: usize) {
+        let before = self.waste();
         self.len = self.len.min(len);
+        POOL.waste.fetch_add(self.waste() - before, Ordering::Relaxed);
+    }
+
+    /// Bytes that it has and nobody asked for.
+    fn waste(&self) -> usize {
+        self.cap.saturating_sub(self.len)
     }
 
     fn take(len: usize) -> (IoBuf, bool) {
@@ -97,6 +104,12 @@ impl IoBuf {
             None => (Page(map(cap)), true),
         };
         let buf = IoBuf { ptr: page.0, len, cap, whole: None };
+        if class >= CLASSES {
+            POOL.beyond.fetch_add(cap, Ordering::Relaxed);
+        }
+        if buf.waste() > 0 {
+            POOL.waste.fetch_add(buf.waste(), Ordering::Relaxed);
+        }
         if fresh && cap >= TOGETHER {
             populate(buf.ptr, len);
         }
@@ -109,9 +122,13 @@ impl Drop for IoBuf {
         if self.whole.is_some() {
             return;
         }
+        if self.waste() > 0 {
+            POOL.waste.fetch_sub(self.waste(), Ordering::Relaxed);
+        }
         let page = Page(self.ptr);
         let Some(list) = POOL.lists.get(class_of(self.cap).0) else {
             unmap(self.ptr, self.cap);
+            POOL.beyond.fetch_sub(self.cap, Ordering::Relaxed);
             return;
         };
         // Over the limit by a race of a few buffers is harmless.
@@ -213,6 +230,17 @@ pub fn set_pool_limit(bytes: usize) {
 /// Bytes in the free lists now.
 pub fn pool_retained() -> usize {
     POOL.retained.load(Ordering::Relaxed)
+}
+
+/// Bytes of all buffers that somebody has now, and those of them that nobody asked for: what is
+/// lost by rounding up to a class. (What is being given back this moment is among them.)
+pub fn pool_in_use() -> (usize, usize) {
+    let taken = POOL.lists.iter().enumerate().map(|(class, list)| {
+        let list = list.lock();
+        list.mapped - (list.warm.len() + list.cold.len()) * cap_of(class)
+    });
+    let beyond = POOL.beyond.load(Ordering::Relaxed);
+    (taken.sum::<usize>() + beyond, POOL.waste.load(Ordering::Relaxed))
 }
 
 /// Gives the memory of every free buffer back to the kernel (memory pressure, end of a benchmark).
@@ -342,6 +370,9 @@ struct Pool {
     lists: [Mutex<List>; CLASSES],
     retained: AtomicUsize,
     limit: AtomicUsize,
+    /// Of the buffers that somebody has: bytes beyond their length, and of those that no class has.
+    waste: AtomicUsize,
+    beyond: AtomicUsize,
 }
 
 static POOL: Pool = Pool {
@@ -349,6 +380,8 @@ static POOL: Pool = Pool {
         CLASSES],
     retained: AtomicUsize::new(0),
     limit: AtomicUsize::new(256 << 20),
+    waste: AtomicUsize::new(0),
+    beyond: AtomicUsize::new(0),
 };
 
 /// The class of a length and that class's capacity. Lengths beyond the last class have none and are
@@ -428,6 +461,18 @@ mod tests {
         drop(full(70_000));
         assert!(IoBuf::zeroed(70_000).iter().all(|&x| x == 0), "beyond the limit");
         set_pool_limit(256 << 20);
+        // What somebody has is counted with what was rounded up: 40 MiB and a byte in 48.
+        const MIB: usize = 1 << 20;
+        let before = pool_in_use();
+        let mut large = IoBuf::scratch(40 * MIB + 1);
+        let (held, waste) = pool_in_use();
+        assert!(held >= 48 * MIB && (7 * MIB..9 * MIB).contains(&(waste - before.1)), "{held} {waste}");
+        large.truncate(MIB);
+        assert!((46 * MIB..48 * MIB).contains(&(pool_in_use().1 - before.1)), "{:?}", pool_in_use());
+        let (whole, parts) = Whole::lend(large, [0..4096]);
+        assert!((46 * MIB..48 * MIB).contains(&(pool_in_use().1 - before.1)), "parts have none");
+        drop((whole, parts));
+        assert!(pool_in_use().1 < before.1 + MIB, "{before:?} {:?}", pool_in_use());
     }
 
     #[test]

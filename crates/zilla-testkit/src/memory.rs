@@ -37,6 +37,10 @@ pub struct MemStore {
     pub writes: AtomicU64,
     /// Pointers say that their blocks are compressed, which they are not.
     pub says_compressed: AtomicBool,
+    /// Level and offset of what was read ahead, and of what of it was asked for then; and whether
+    /// somebody waited for it.
+    pub ahead: Mutex<Vec<(u8, u64)>>,
+    pub demanded: Mutex<Vec<(u8, u64, bool)>>,
 }
 
 impl MemStore {
@@ -106,6 +110,15 @@ impl BlockStore for MemStore {
             }
             found.ok_or_else(|| Error::corrupt(Some(bookmark), "memory", "no such block"))
         })
+    }
+
+    fn read_ahead(&self, bp: BlkPtr, bookmark: Bookmark, prio: Priority) -> BoxFuture<'_, Result<Bytes>> {
+        self.ahead.lock().push((bp.level(), bp.dva(0).offset));
+        self.read(bp, bookmark, prio)
+    }
+
+    fn demanded(&self, bp: &BlkPtr, waited: bool) {
+        self.demanded.lock().push((bp.level(), bp.dva(0).offset, waited));
     }
 
     fn write(&self, txg: Txg, reqs: Vec<WriteReq>) -> BoxFuture<'_, Result<Vec<BlkPtr>>> {

@@ -18,6 +18,28 @@ pub async fn memory(opener: &dyn Opener) -> Option<Memory> {
     zilla_core::memory::read(opener).await
 }
 
+/// What this process has of memory, by what it asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// I/O buffers that are in use.
+    pub buffers: u64,
+    /// What of them is lost by rounding.
+    pub waste: u64,
+    /// Those that are kept for the next who needs one.
+    pub free_buffers: u64,
+    /// Everything else that was allocated, as far as the C library tells; as of a second ago at
+    /// most.
+    pub heap: u64,
+}
+
+/// What this process has of memory.
+pub fn process() -> Process {
+    let (buffers, waste) = zilla_env::pool_in_use();
+    let (free_buffers, heap) = (zilla_env::pool_retained(), zilla_env::heap_in_use());
+    let [buffers, waste, free_buffers, heap] = [buffers, waste, free_buffers, heap].map(|n| n as u64);
+    Process { buffers, waste, free_buffers, heap }
+}
+
 /// [`Pool::arc_counts`] where no pool is: all of them are 0.
 pub fn arc_counts_of_none() -> Vec<(&'static str, u64)> {
     let mut all = zilla_core::arc::Cache::arcstats_of_none();
@@ -28,7 +50,7 @@ pub fn arc_counts_of_none() -> Vec<(&'static str, u64)> {
 
 /// What memory holds beside the ARC, in the words of OpenZFS's `arcstats`, where all that is one:
 /// blocks ready in the dbuf cache are its overhead, what waits for its txg is anonymous.
-fn beside(arc: &[(&'static str, u64)], dbufs: &DbufCounts, dirty: u64) -> [(&'static str, u64); 18] {
+fn beside(arc: &[(&'static str, u64)], dbufs: &DbufCounts, dirty: u64) -> [(&'static str, u64); 17] {
     let of = |name: &str| arc.iter().find(|(n, _)| *n == name).map_or(0, |(_, v)| *v);
     let metadata = of("metadata_size") + of("hdr_size") + of("l2_hdr_size") + dbufs.described + dbufs.objects;
     [
@@ -46,14 +68,13 @@ fn beside(arc: &[(&'static str, u64)], dbufs: &DbufCounts, dirty: u64) -> [(&'st
         ("arc_meta_used", metadata),
         ("arc_dnode_limit", dbufs.objects_limit),
         // Nothing of the kind is here: room that is promised or lent, buffers that keep another
-        // alive, blocks that stay encrypted, what is lost by rounding.
+        // alive, blocks that stay encrypted.
         ("arc_tempreserve", 0),
         ("arc_loaned_bytes", 0),
         ("arc_prune", 0),
         ("arc_raw_size", 0),
         ("async_upgrade_sync", 0),
         ("cached_only_in_progress", 0),
-        ("abd_chunk_waste_size", 0),
     ]
 }
 

@@ -25,6 +25,7 @@ const LISTED: &[(&str, &str)] = &[
     ("crates/zilla-daemon/src/supervisor.rs", "a descriptor that is handed over"),
     ("crates/zilla-env/src/buf.rs", "aligned buffers"),
     ("crates/zilla-env/src/copy.rs", "streaming stores"),
+    ("crates/zilla-env/src/heap.rs", "calls of the C library"),
     ("crates/zilla-env/src/locked.rs", "system calls"),
     ("crates/zilla-env/src/real/apart.rs", "a system call"),
     ("crates/zilla-env/src/real/file.rs", "system calls"),

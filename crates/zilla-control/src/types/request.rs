@@ -281,7 +281,7 @@ pub struct ArcStat {
 
 impl ArcStat {
     /// What is the machine's or the process's and no pool's.
-    pub const OF_MACHINE: [&str; 9] = [
+    pub const OF_MACHINE: [&str; 13] = [
         "memory_throttle_count",
         "memory_direct_count",
         "memory_indirect_count",
@@ -291,6 +291,21 @@ impl ArcStat {
         "arc_no_grow",
         "arc_need_free",
         "arc_sys_free",
+        "abd_chunk_waste_size",
+        "free_buffers_size",
+        "buffers_size",
+        "heap_size",
+    ];
+
+    /// What memory is told as, beside what is told of buffers and heap, where all of it lies.
+    const TOLD: [&str; 7] = [
+        "size",
+        "overhead_size",
+        "dbuf_size",
+        "dnode_size",
+        "anon_size",
+        "l2_hdr_size",
+        "abd_chunk_waste_size",
     ];
 
     /// Means, of which the largest is told of several pools.
@@ -316,14 +331,17 @@ impl ArcStat {
         sum
     }
 
-    /// Those that are parts of a whole, which is 2^32, from those that they follow from: the part
-    /// of metadata, which have no target of their own, and the target of what is recent, which data
-    /// and metadata have together.
-    pub fn parts(of: impl Fn(&str) -> u64) -> [(&'static str, u64); 3] {
+    /// What follows from others: the part of metadata, which have no target of their own, and the
+    /// target of what is recent, which data and metadata have together, each of a whole of 2^32;
+    /// and what the process has of memory that is told by no other name.
+    pub fn parts(of: impl Fn(&str) -> u64) -> [(&'static str, u64); 4] {
         let part = |of: u64, all: u64| ((u128::from(of.min(all)) << 32) / u128::from(all.max(1))) as u64;
         let metadata = of("metadata_size");
         let recent = part(of("p"), of("c"));
-        [("meta", part(metadata, of("data_size") + metadata)), ("pd", recent), ("pm", recent)]
+        let told: u64 = ArcStat::TOLD.iter().map(|name| of(name)).sum();
+        let other = (of("buffers_size") + of("heap_size")).saturating_sub(told);
+        let meta = part(metadata, of("data_size") + metadata);
+        [("meta", meta), ("pd", recent), ("pm", recent), ("other_size", other)]
     }
 }
 

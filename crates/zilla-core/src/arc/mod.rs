@@ -13,6 +13,10 @@
 //! own with its own lock: a hit takes one lock, allocates nothing, and no two cores meet except on
 //! the same shard.
 //!
+//! What is read ahead ([`Access`]) is known as such until somebody asks for it, which is its first
+//! use. Until then it is not fed to a cache device (`l2arc_noprefetch`), and while it is young
+//! others are evicted first.
+//!
 //! A use soon after the first ([`shard::ONE_USE`]) belongs to it: a record is read in pieces, or
 //! looked for again when another that the same read needs has come. If that counted, whoever reads
 //! much once would push out what is used.
@@ -52,6 +56,23 @@ impl Key {
     pub fn of(bp: &BlkPtr) -> Option<Key> {
         let dva = bp.dvas().next()?;
         Some(Key { vdev: dva.vdev, offset: dva.offset, birth: bp.phys_birth() })
+    }
+}
+
+/// For whom a block is looked for, or brought here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Somebody who wants it now.
+    Demand,
+    /// Whoever reads a stream, if he goes on.
+    Predictive,
+    /// Somebody who is sure to come.
+    Prescient,
+}
+
+impl Access {
+    pub fn is_prefetch(self) -> bool {
+        self != Access::Demand
     }
 }
 
@@ -197,7 +218,7 @@ impl Cache {
         let old = self.limit.swap(limit, Ordering::Relaxed);
         if limit < old {
             for shard in &self.shards {
-                let gone = shard.lock().trim(self.per_shard());
+                let gone = shard.lock().trim(self.per_shard(), None);
                 drop(gone);
             }
         }
@@ -227,7 +248,7 @@ impl Cache {
         let old = self.reserved.swap(bytes, Ordering::Relaxed);
         if bytes > old {
             for shard in &self.shards {
-                let gone = shard.lock().trim(self.per_shard());
+                let gone = shard.lock().trim(self.per_shard(), None);
                 drop(gone);
             }
         }
@@ -235,21 +256,19 @@ impl Cache {
 
     /// Looks a block up. A prefetch does not make a block look used. `now` is any clock's time,
     /// here and where blocks come in.
-    pub fn get(&self, key: &Key, prefetch: bool, now: Duration) -> Option<Block> {
-        self.shard(key).lock().get(key, prefetch, now)
+    pub fn get(&self, key: &Key, access: Access, now: Duration) -> Option<Block> {
+        self.shard(key).lock().get(key, access, now)
     }
 
     /// Counts a lookup that had to go to disk.
-    pub fn missed(&self, key: &Key, metadata: bool, prefetch: bool) {
-        self.shard(key).lock().counters.misses[usize::from(prefetch)][usize::from(metadata)] += 1;
+    pub fn missed(&self, key: &Key, metadata: bool, access: Access) {
+        self.shard(key).lock().counters.misses[access as usize][usize::from(metadata)] += 1;
     }
 
-    /// Counts a lookup that found the block on its way from disk, and whether it was for a use what
-    /// another had read ahead.
-    pub fn joined(&self, key: &Key, metadata: bool, prefetch: bool, ahead: bool) {
-        let counters = &mut self.shard(key).lock().counters;
-        counters.iohits[usize::from(prefetch)][usize::from(metadata)] += 1;
-        counters.prefetched_iohits += u64::from(ahead && !prefetch);
+    /// Counts a lookup that found the block on its way from disk, which had begun as `other`; to be
+    /// called when it has come.
+    pub fn joined(&self, key: &Key, metadata: bool, access: Access, other: Access, now: Duration) {
+        self.shard(key).lock().joined(key, metadata, access, other, now);
     }
 
     pub fn contains(&self, key: &Key) -> bool {
@@ -257,8 +276,8 @@ impl Cache {
     }
 
     /// Takes what is being written.
-    pub fn insert(&self, key: Key, block: Block, prefetch: bool, now: Duration) {
-        self.put(key, block, |shard, block, limit| shard.insert(key, block, prefetch, now, limit));
+    pub fn insert(&self, key: Key, block: Block, access: Access, now: Duration) {
+        self.put(key, block, |shard, block, limit| shard.insert(key, block, access, now, limit));
     }
 
     /// Takes what was read from a device, unless a block is here: that is as new, or newer.
@@ -269,7 +288,7 @@ impl Cache {
         &self,
         key: Key,
         block: Block,
-        prefetch: bool,
+        access: Access,
         now: Duration,
         still: impl FnOnce() -> bool,
     ) {
@@ -277,7 +296,7 @@ impl Cache {
             if shard.contains(&key) || !still() {
                 return [block.data].into_iter().collect();
             }
-            shard.insert(key, block, prefetch, now, limit)
+            shard.insert(key, block, access, now, limit)
         });
     }
 

@@ -15,7 +15,7 @@ use zilla_codec::compress::Compress;
 
 use super::lists::{Item, List, Lists};
 use super::stats::{Counters, Second};
-use super::{Block, Key, L2Facts, Tail, Wanted};
+use super::{Access, Block, Key, L2Facts, Tail, Wanted};
 
 /// Bytes of memory that a buffer's owner takes: it, a count of who uses it, and malloc's own.
 const OWNER: u64 = 48;
@@ -36,6 +36,13 @@ const MOST_READ_AHEAD: u64 = 4;
 
 /// How long after a block's first use another belongs to that one (OpenZFS's `ARC_MINTIME`).
 pub const ONE_USE: Duration = Duration::from_millis(64);
+
+/// What was read ahead stays so long, if others can go instead. Source: `arc_min_prefetch_ms` and
+/// `arc_min_prescient_prefetch_ms` of OpenZFS's `arc.c`.
+const MIN_PREFETCH: Duration = Duration::from_secs(1);
+const MIN_PRESCIENT: Duration = Duration::from_secs(6);
+/// So many of them are passed by for each block that has to go: the limit holds in any case.
+const PASSED_BY: u32 = 16;
 /// In so many milliseconds times are kept, in a number that comes round in 17 minutes: then one use
 /// may be taken for the same as the first.
 const TICK: u128 = 16;
@@ -84,6 +91,10 @@ const GANG: u8 = 8;
 const PREFETCHED: u8 = 16;
 /// A cache device had it once.
 const L2_HAD: u8 = 32;
+/// Was used, and read ahead again since.
+const AGAIN: u8 = 64;
+/// The last prefetch was for somebody who is sure to come.
+const PRESCIENT: u8 = 128;
 
 impl Default for Entry {
     fn default() -> Self {
@@ -99,7 +110,7 @@ impl Item for Entry {
 }
 
 impl Entry {
-    fn new(key: &Key, block: Block, prefetched: bool, now: Duration) -> Entry {
+    fn new(key: &Key, block: Block, access: Access, now: Duration) -> Entry {
         let Block { data, compress, lsize, metadata, keep, l2 } = block;
         let mut flags = 0;
         for (flag, is) in [
@@ -108,7 +119,8 @@ impl Entry {
             (L2_WANTED, l2.wanted),
             (GANG, l2.gang),
             (L2_HAD, l2.had),
-            (PREFETCHED, prefetched),
+            (PREFETCHED, access.is_prefetch()),
+            (PRESCIENT, access == Access::Prescient),
         ] {
             if is {
                 flags |= flag;
@@ -124,6 +136,30 @@ impl Entry {
 
     fn kind(&self) -> usize {
         usize::from(self.is(METADATA))
+    }
+
+    /// For whom it was read ahead, if nobody has asked for it since.
+    fn ahead(&self) -> Option<Access> {
+        let kind = if self.is(PRESCIENT) { Access::Prescient } else { Access::Predictive };
+        self.is(PREFETCHED | AGAIN).then_some(kind)
+    }
+
+    /// Somebody asks for it, or it is read ahead.
+    fn note(&mut self, access: Access) {
+        match access {
+            Access::Demand => self.flags &= !(PREFETCHED | AGAIN | PRESCIENT),
+            _ if self.is(PREFETCHED) => {}
+            _ => self.flags |= AGAIN,
+        }
+        if access == Access::Prescient {
+            self.flags |= PRESCIENT;
+        }
+    }
+
+    /// Whether it was read ahead and whoever it is for may still come.
+    fn is_awaited(&self, now: Duration) -> bool {
+        let patience = if self.is(PRESCIENT) { MIN_PRESCIENT } else { MIN_PREFETCH };
+        self.is(PREFETCHED) && u128::from(ticks(now).wrapping_sub(self.used)) * TICK < patience.as_millis()
     }
 
     fn second(&self) -> Second {
@@ -310,32 +346,33 @@ impl Shard {
         self.find_block(key).is_some()
     }
 
-    pub fn get(&mut self, key: &Key, prefetch: bool, now: Duration) -> Option<Block> {
+    pub fn get(&mut self, key: &Key, access: Access, now: Duration) -> Option<Block> {
         let place = self.find_block(key)?;
         let (list, at) = (place.list(), place.at());
         let entry = &mut self.blocks[at];
         let block = entry.block();
-        self.counters.hits[usize::from(prefetch)][usize::from(block.metadata)] += 1;
+        self.counters.hits[access as usize][usize::from(block.metadata)] += 1;
         if list == List::Mfu {
             self.counters.mfu_hits += 1;
         } else {
             self.counters.mru_hits += 1;
         }
-        if prefetch {
+        // The first use of what was prefetched is what the prefetch was for, not a second use.
+        let (ahead, first) = (entry.ahead(), entry.is(PREFETCHED));
+        entry.note(access);
+        if access.is_prefetch() {
             return Some(block);
         }
-        // The first use of what was prefetched is what the prefetch was for, not a second use.
-        let first = entry.is(PREFETCHED);
-        if first {
-            self.counters.prefetched_hits += 1;
+        if let Some(ahead) = ahead {
+            self.counters.demanded_hits[ahead as usize] += 1;
         }
         if !block.keep {
             self.counters.uncached_hits += 1;
             drop(self.remove(key));
             return Some(block);
         }
+        let entry = &mut self.blocks[at];
         if first {
-            entry.flags &= !PREFETCHED;
             entry.used = ticks(now);
         }
         let again = u128::from(ticks(now).wrapping_sub(entry.used)) * TICK > ONE_USE.as_millis();
@@ -344,9 +381,30 @@ impl Shard {
         Some(block)
     }
 
-    pub fn insert(&mut self, key: Key, block: Block, prefetch: bool, now: Duration, limit: u64) -> Gone {
+    /// See [`super::Cache::joined`].
+    pub fn joined(&mut self, key: &Key, metadata: bool, access: Access, other: Access, now: Duration) {
+        self.counters.iohits[access as usize][usize::from(metadata)] += 1;
+        if access.is_prefetch() {
+            return;
+        }
+        if other.is_prefetch() {
+            self.counters.demanded_iohits[other as usize] += 1;
+        }
+        let Some(place) = self.find_block(key) else { return };
+        let entry = &mut self.blocks[place.at()];
+        let (first, keep) = (entry.is(PREFETCHED), entry.is(KEEP));
+        entry.note(Access::Demand);
+        if first {
+            entry.used = ticks(now);
+        }
+        if !keep {
+            drop(self.remove(key));
+        }
+    }
+
+    pub fn insert(&mut self, key: Key, block: Block, access: Access, now: Duration, limit: u64) -> Gone {
         let mut gone = Gone::new();
-        let entry = Entry::new(&key, block, prefetch, now);
+        let entry = Entry::new(&key, block, access, now);
         let found = self.find(&key);
         let to = match found {
             None => List::Mru,
@@ -372,7 +430,7 @@ impl Shard {
                 table.insert_unique(hasher.hash_one(key), place, hash_of);
             }
         }
-        gone.extend(self.trim(limit));
+        gone.extend(self.trim(limit, Some(now)));
         gone
     }
 
@@ -393,9 +451,11 @@ impl Shard {
         }
     }
 
-    /// Evicts until the shard is within `limit`; keys become ghosts.
-    pub fn trim(&mut self, limit: u64) -> Gone {
+    /// Evicts until the shard is within `limit`; keys become ghosts. What was read ahead a moment
+    /// before `now` goes after others.
+    pub fn trim(&mut self, limit: u64, now: Option<Duration>) -> Gone {
         let mut gone = Gone::new();
+        let mut passed_by = 0;
         while self.size() > limit {
             let recent = (limit / LEAST_RECENT).max(READ_AHEAD.min(limit / MOST_READ_AHEAD));
             let least = self.p.max(recent);
@@ -403,6 +463,14 @@ impl Shard {
             let from_mru = self.blocks.count(List::Mru) > 0 && too_many;
             let list = if from_mru { List::Mru } else { List::Mfu };
             let Some(at) = self.blocks.tail(list) else { break };
+            let awaited = now.is_some_and(|now| self.blocks[at].is_awaited(now));
+            if awaited && list == List::Mru && passed_by < PASSED_BY {
+                passed_by += 1;
+                self.counters.evict_skip += 1;
+                self.blocks.promote(list, list, at);
+                continue;
+            }
+            passed_by = 0;
             let old = Place::of_block(list, at);
             let entry = self.take(old);
             self.counters.evicted(list, u64::from(entry.lsize), entry.second());

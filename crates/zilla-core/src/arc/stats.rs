@@ -2,28 +2,33 @@
 //!
 //! They live in the shards, under the lock a lookup holds anyway, so that counting is no meeting
 //! point of all cores. What is OpenZFS's and cannot happen here is 0: a block that is locked is
-//! waited for and never passed over, and what is in a list can always be evicted.
+//! waited for and never passed over, and what is in a list can be evicted. It is only passed by
+//! while it was read ahead a moment ago.
 
+use super::Access;
 use super::lists::List;
 use super::shard::{Kinds, Sizes};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
-    /// By prefetch (0 demand, 1 prefetch) and kind (0 data, 1 metadata).
-    pub hits: [Kinds; 2],
+    /// By [`Access`](super::Access) and kind (0 data, 1 metadata).
+    pub hits: [Kinds; 3],
     /// Those that found the block on its way here.
-    pub iohits: [Kinds; 2],
-    pub misses: [Kinds; 2],
+    pub iohits: [Kinds; 3],
+    pub misses: [Kinds; 3],
     pub mru_hits: u64,
     pub mfu_hits: u64,
     pub mru_ghost_hits: u64,
     pub mfu_ghost_hits: u64,
     /// Hits on what is let go as soon as it was asked for.
     pub uncached_hits: u64,
-    /// First uses of what was read ahead: when it was here, and when it was on its way.
-    pub prefetched_hits: u64,
-    pub prefetched_iohits: u64,
+    /// First uses of what was read ahead, by how it was: when it was here, and when it was on its
+    /// way.
+    pub demanded_hits: [u64; 3],
+    pub demanded_iohits: [u64; 3],
     pub deleted: u64,
+    /// What was read ahead a moment before, and passed by.
+    pub evict_skip: u64,
     /// Bytes that were evicted, uncompressed, by whether a second level would have them: those that
     /// had been written to a cache device or came from one; those that might have been, by list;
     /// the others.
@@ -44,9 +49,10 @@ impl Counters {
         self.mru_ghost_hits += o.mru_ghost_hits;
         self.mfu_ghost_hits += o.mfu_ghost_hits;
         self.uncached_hits += o.uncached_hits;
-        self.prefetched_hits += o.prefetched_hits;
-        self.prefetched_iohits += o.prefetched_iohits;
+        self.demanded_hits.iter_mut().zip(o.demanded_hits).for_each(|(a, b)| *a += b);
+        self.demanded_iohits.iter_mut().zip(o.demanded_iohits).for_each(|(a, b)| *a += b);
         self.deleted += o.deleted;
+        self.evict_skip += o.evict_skip;
         self.evicted_cached += o.evicted_cached;
         self.evicted_eligible.iter_mut().zip(o.evicted_eligible).for_each(|(a, b)| *a += b);
         self.evicted_ineligible += o.evicted_ineligible;
@@ -74,9 +80,15 @@ pub enum Second {
 
 /// What only grows.
 pub fn counted(n: &Counters) -> Vec<(&'static str, u64)> {
-    let sum = |by: &[Kinds; 2]| by.iter().flatten().sum::<u64>();
-    let ([[ddh, dmh], [pdh, pmh]], [[ddi, dmi], [pdi, pmi]]) = (n.hits, n.iohits);
-    let [[ddm, dmm], [pdm, pmm]] = n.misses;
+    let sum = |by: &[Kinds; 3]| by.iter().flatten().sum::<u64>();
+    let both = |by: &[Kinds; 3]| [by[0], [by[1][0] + by[2][0], by[1][1] + by[2][1]]];
+    let ([[ddh, dmh], [pdh, pmh]], [[ddi, dmi], [pdi, pmi]]) = (both(&n.hits), both(&n.iohits));
+    let [[ddm, dmm], [pdm, pmm]] = both(&n.misses);
+    let of = |access: Access| -> u64 {
+        [n.hits, n.iohits, n.misses].iter().flat_map(|by| by[access as usize]).sum()
+    };
+    let [[_, hit_predicted, hit_prescient], [_, iohit_predicted, iohit_prescient]] =
+        [n.demanded_hits, n.demanded_iohits];
     let [mru_eligible, mfu_eligible] = n.evicted_eligible;
     vec![
         ("hits", sum(&n.hits)),
@@ -102,7 +114,7 @@ pub fn counted(n: &Counters) -> Vec<(&'static str, u64)> {
         ("deleted", n.deleted),
         ("mutex_miss", 0),
         ("access_skip", 0),
-        ("evict_skip", 0),
+        ("evict_skip", n.evict_skip),
         ("evict_not_enough", 0),
         ("evict_l2_cached", n.evicted_cached),
         ("evict_l2_eligible", mru_eligible + mfu_eligible),
@@ -110,13 +122,12 @@ pub fn counted(n: &Counters) -> Vec<(&'static str, u64)> {
         ("evict_l2_eligible_mru", mru_eligible),
         ("evict_l2_ineligible", n.evicted_ineligible),
         ("evict_l2_skip", 0),
-        ("predictive_prefetch", [pdh, pmh, pdi, pmi, pdm, pmm].iter().sum()),
-        ("demand_hit_predictive_prefetch", n.prefetched_hits),
-        ("demand_iohit_predictive_prefetch", n.prefetched_iohits),
-        // Nothing is read ahead that is known to be asked for: scrubs and sends pass the cache by.
-        ("prescient_prefetch", 0),
-        ("demand_hit_prescient_prefetch", 0),
-        ("demand_iohit_prescient_prefetch", 0),
+        ("predictive_prefetch", of(Access::Predictive)),
+        ("demand_hit_predictive_prefetch", hit_predicted),
+        ("demand_iohit_predictive_prefetch", iohit_predicted),
+        ("prescient_prefetch", of(Access::Prescient)),
+        ("demand_hit_prescient_prefetch", hit_prescient),
+        ("demand_iohit_prescient_prefetch", iohit_prescient),
     ]
 }
 

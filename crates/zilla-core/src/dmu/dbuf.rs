@@ -193,6 +193,8 @@ pub(crate) struct Dbuf {
     layers: SmallVec<[Layer; 1]>,
     /// For the dbuf cache's clock: used since the hand last passed.
     pub(crate) touched: bool,
+    /// The base was read ahead, and nobody has used it yet.
+    pub(crate) ahead: bool,
     /// As how long the dbuf cache's clock has it, if it is there.
     pub(crate) on_clock: Option<usize>,
 }
@@ -238,7 +240,7 @@ impl Dbuf {
     }
 
     pub(crate) fn set_base(&mut self, base: Base) {
-        self.base = base;
+        (self.base, self.ahead) = (base, false);
     }
 
     /// Whether the newest contents of `off..off + len` can be had without the disk.
@@ -645,7 +647,7 @@ impl Dbuf {
         } else if crate::planted::is(crate::planted::Bug::StaleBase) && self.base_known() {
             return;
         }
-        self.base = base;
+        self.set_base(base);
     }
 }
 

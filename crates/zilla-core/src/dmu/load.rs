@@ -19,6 +19,7 @@ use crate::types::{Bookmark, Txg};
 use crate::zio::Priority;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use zilla_codec::compress::Compress;
 use zilla_ondisk::blkptr::BlkPtr;
@@ -116,6 +117,7 @@ impl Dnode {
             // meanwhile, but not this block.
             let mut had: Option<(BlkPtr, Bytes)> = None;
             let mut mark = None;
+            let mut waited = false;
             loop {
                 let ahead = match level {
                     0 if why != Why::Ahead => {
@@ -126,6 +128,7 @@ impl Dnode {
                 };
                 if let Some(ahead) = ahead {
                     ahead.await;
+                    waited = true;
                     continue;
                 }
                 let found = {
@@ -138,13 +141,18 @@ impl Dnode {
                     match clone {
                         Some(bp) => Err(bp),
                         None => {
-                            let there = if level == 0 {
+                            let (there, used) = if level == 0 {
                                 let db = inner.dbuf(blkid);
-                                db.base_known() || db.hides_base()
+                                let used = waited && std::mem::take(&mut db.ahead);
+                                (db.base_known() || db.hides_base(), used)
                             } else {
-                                inner.indirects.get(level, blkid).is_some()
+                                (inner.indirects.get(level, blkid).is_some(), false)
                             };
                             if there {
+                                drop(inner);
+                                if used {
+                                    self.demanded(blkid, true);
+                                }
                                 return Ok(());
                             }
                             Ok((tree::lookup(&inner.phys, &inner.indirects, level, blkid), inner.generation))
@@ -160,12 +168,13 @@ impl Dnode {
                 };
                 let bp = match found {
                     Lookup::NeedIndirect { level, blkid } => {
-                        self.load_with(level, blkid, prio).await?;
+                        let why = if why == Why::Ahead { why } else { Why::Wanted };
+                        self.load_as(level, blkid, prio, why).await?;
                         continue;
                     }
                     Lookup::Bp(bp) if !bp.is_hole() => bp,
                     Lookup::Bp(_) | Lookup::Hole => {
-                        if self.install(level, blkid, None, generation) {
+                        if self.install_as(level, blkid, None, generation, why) {
                             return Ok(());
                         }
                         continue;
@@ -179,20 +188,31 @@ impl Dnode {
                         return Ok(());
                     }
                 }
+                if level == 0 && why != Why::Ahead {
+                    self.led_to(blkid);
+                }
+                let (store, objset) = (&self.shared.store, self.shared.objset);
+                let cached = || match why {
+                    Why::Ahead => store.cached_ahead(&bp, objset),
+                    _ => store.cached(&bp, objset),
+                };
                 let data = match had.take().filter(|(of, _)| *of == bp) {
                     Some((_, data)) => data,
-                    None => match self.shared.store.cached(&bp, self.shared.objset) {
+                    None => match cached() {
                         Some(data) => data,
                         None => {
-                            let data = self.shared.store.read(bp, bookmark, prio).await?;
+                            let data = match why {
+                                Why::Ahead => store.read_ahead(bp, bookmark, prio).await?,
+                                _ => store.read(bp, bookmark, prio).await?,
+                            };
                             if why == Why::WantedOnce {
-                                self.shared.store.forget_read(&bp);
+                                store.forget_read(&bp);
                             }
                             data
                         }
                     },
                 };
-                if self.install(level, blkid, Some(data.clone()), generation) {
+                if self.install_as(level, blkid, Some(data.clone()), generation, why) {
                     return Ok(());
                 }
                 had = Some((bp, data));
@@ -229,6 +249,17 @@ impl Dnode {
         data: Option<Bytes>,
         generation: u64,
     ) -> bool {
+        self.install_as(level, blkid, data, generation, Why::Wanted)
+    }
+
+    fn install_as(
+        self: &Arc<Self>,
+        level: u8,
+        blkid: u64,
+        data: Option<Bytes>,
+        generation: u64,
+        why: Why,
+    ) -> bool {
         let len = data.as_ref().map_or(0, Bytes::len);
         let more = {
             let mut inner = self.inner.lock();
@@ -237,20 +268,57 @@ impl Dnode {
             }
             if level == 0 {
                 let db = inner.dbuf(blkid);
+                // Who reads it himself, be it the end of what was begun ahead of him, has used it.
+                db.ahead &= why == Why::Ahead;
                 if !db.base_known() {
+                    let is_hole = data.is_none();
                     db.set_base(data.map_or(Base::Hole, Base::Data));
+                    db.ahead = why == Why::Ahead && !is_hole;
                 }
                 db.touched = true;
                 db.count_as(len)
             } else {
                 // An indirect block that is a hole: an empty buffer reads as holes only.
-                inner.indirects.insert(level, blkid, data.unwrap_or_default())
+                let known = inner.indirects.get(level, blkid).is_some();
+                let more = inner.indirects.insert(level, blkid, data.unwrap_or_default());
+                if why == Why::Ahead && !known {
+                    inner.indirects.note_ahead(level, blkid);
+                }
+                more
             }
         };
         if let Some(more) = more {
             self.shared.cache.added(self, level, blkid, more);
         }
         true
+    }
+
+    /// Somebody asks for a block: the indirect blocks above it that were read ahead are used now.
+    fn led_to(&self, blkid: u64) {
+        let used: SmallVec<[Lookup; 1]> = {
+            let mut inner = self.inner.lock();
+            let epbs = tree::epbs(inner.phys.indblkshift);
+            let used = inner.indirects.take_ahead(blkid, epbs);
+            used.iter().map(|at| tree::lookup(&inner.phys, &inner.indirects, at.0, at.1)).collect()
+        };
+        for found in used {
+            if let Lookup::Bp(bp) = found {
+                self.shared.store.demanded(&bp, false);
+            }
+        }
+    }
+
+    /// A block that was read ahead is used for the first time; `waited`: it was on its way then.
+    #[cold]
+    pub(super) fn demanded(&self, blkid: u64, waited: bool) {
+        self.led_to(blkid);
+        let found = {
+            let inner = self.inner.lock();
+            tree::lookup(&inner.phys, &inner.indirects, 0, blkid)
+        };
+        if let Lookup::Bp(bp) = found {
+            self.shared.store.demanded(&bp, waited);
+        }
     }
 
     pub(crate) async fn load_spill(self: &Arc<Self>) -> Result<()> {
@@ -335,5 +403,67 @@ mod tests {
         h.store.offsets().iter().for_each(|o| h.store.set_unreadable(*o, true));
         let (ahead, wanted) = block_on(join(dn.load_ahead(0, 1), dn.load(0, 1)));
         assert!(ahead.is_err() && wanted.is_err());
+    }
+
+    /// The store hears which blocks are read ahead, and of each when it is used for the first time.
+    #[test]
+    fn the_first_use_of_what_was_read_ahead_is_told() {
+        let mut h = Harness::new(2);
+        let spec = NewObject::new(DMU_OT_PLAIN_FILE_CONTENTS, 512);
+        let dn = block_on(resident(|| h.objset.alloc(&h.tx(), spec))).unwrap();
+        for b in 0..BLOCKS {
+            dn.write_block(&h.tx(), b, vec![1 + b as u8; 512].into());
+        }
+        block_on(h.sync_open());
+        let id = dn.id();
+        let at = |dn: &Arc<Dnode>, b| match dn.block_pointer(b) {
+            Ok(Some(bp)) => bp.dva(0).offset,
+            _ => panic!("block {b} is nowhere"),
+        };
+        for compressed in [false, true] {
+            h.store.says_compressed.store(compressed, Ordering::Relaxed);
+            // Written anew, so that the pointers say so.
+            let dn = block_on(h.objset.hold_wait(id)).unwrap();
+            for b in 0..BLOCKS {
+                dn.write_block(&h.tx(), b, vec![1 + b as u8; 512].into());
+            }
+            block_on(h.sync_open());
+            block_on(h.reopen());
+            h.store.ahead.lock().clear();
+            h.store.demanded.lock().clear();
+            let dn = block_on(h.objset.hold_wait(id)).unwrap();
+            block_on(dn.load(0, 0)).unwrap();
+            assert_eq!(h.store.ahead.lock().len(), 0, "somebody asked for that");
+            block_on(h.reopen());
+            let dn = block_on(h.objset.hold_wait(id)).unwrap();
+            for b in 0..BLOCKS - 1 {
+                block_on(dn.load_ahead(0, b)).unwrap();
+            }
+            let ahead = h.store.ahead.lock().clone();
+            assert_eq!(ahead[0].0, 1, "the indirect block first");
+            let blocks: Vec<_> = (0..BLOCKS - 1).map(|b| (0, at(&dn, b))).collect();
+            assert_eq!(ahead[1..], blocks);
+            assert_eq!(*h.store.demanded.lock(), [], "nobody has asked yet");
+            let mut out = [0; 512];
+            for _ in 0..2 {
+                dn.read(512, &mut out).unwrap();
+            }
+            assert_eq!(*h.store.demanded.lock(), [(1, ahead[0].1, false), (0, at(&dn, 1), false)]);
+            dn.read(0, &mut out).unwrap();
+            assert_eq!(h.store.demanded.lock()[2..], [(0, at(&dn, 0), false)]);
+            // What is written over is no use of what was there.
+            dn.write_block(&h.tx(), 2, vec![9; 512].into());
+            block_on(h.sync_open());
+            dn.read(2 * 512, &mut out).unwrap();
+            assert_eq!(h.store.demanded.lock().len(), 3);
+            // One that is on its way: who has it decompressed by another tells that he waited; who
+            // reads the block himself has shared its I/O, and the store knows.
+            let last = BLOCKS - 1;
+            let (ahead, wanted) = block_on(join(dn.load_ahead(0, last), dn.load(0, last)));
+            assert!(ahead.is_ok() && wanted.is_ok());
+            dn.read(last * 512, &mut out).unwrap();
+            let told = if compressed { vec![(0, at(&dn, last), true)] } else { vec![] };
+            assert_eq!(h.store.demanded.lock()[3..], told);
+        }
     }
 }

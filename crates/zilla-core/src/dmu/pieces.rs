@@ -105,13 +105,21 @@ impl Dnode {
             None => {
                 let db = inner.dbuf(blkid);
                 db.touched = true;
-                if let Some(b) = db.shared(blksz as usize) {
-                    return Ok(Piece::Shared(b, within, n));
+                let ahead = std::mem::take(&mut db.ahead);
+                let piece = if let Some(b) = db.shared(blksz as usize) {
+                    Ok(Piece::Shared(b, within, n))
+                } else if db.is_hole() {
+                    Ok(Piece::Zeroes(n))
+                } else if copy(db, within, n) {
+                    Ok(Piece::Copied(n))
+                } else {
+                    need()
+                };
+                drop(inner);
+                if ahead {
+                    self.demanded(blkid, false);
                 }
-                if db.is_hole() {
-                    return Ok(Piece::Zeroes(n));
-                }
-                return if copy(db, within, n) { Ok(Piece::Copied(n)) } else { need() };
+                return piece;
             }
         };
         let generation = inner.generation;

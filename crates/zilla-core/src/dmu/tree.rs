@@ -6,7 +6,8 @@
 //! the dnode's own pointers.
 
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet};
 use zilla_ondisk::ByteOrder;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dnode::DnodePhys;
@@ -31,6 +32,8 @@ pub(crate) enum Lookup {
 #[derive(Default)]
 pub(crate) struct Indirects {
     blocks: BTreeMap<(u8, u64), Bytes>,
+    /// Those of them that were read ahead, and led nobody to his block yet.
+    ahead: BTreeSet<(u8, u64)>,
 }
 
 impl Indirects {
@@ -41,6 +44,7 @@ impl Indirects {
     /// or as a hole.
     pub(crate) fn insert(&mut self, level: u8, blkid: u64, data: Bytes) -> Option<usize> {
         let len = data.len();
+        self.ahead.remove(&(level, blkid));
         match self.blocks.insert((level, blkid), data) {
             None => Some(len),
             Some(old) if old.len() < len => Some(len - old.len()),
@@ -48,7 +52,20 @@ impl Indirects {
         }
     }
     pub(crate) fn remove(&mut self, level: u8, blkid: u64) {
+        self.ahead.remove(&(level, blkid));
         self.blocks.remove(&(level, blkid));
+    }
+    /// A block that is there was read ahead.
+    pub(crate) fn note_ahead(&mut self, level: u8, blkid: u64) {
+        self.ahead.insert((level, blkid));
+    }
+    /// The ancestors of a block that were read ahead, and lead somebody to it now.
+    pub(crate) fn take_ahead(&mut self, blkid: u64, epbs: u32) -> SmallVec<[(u8, u64); 1]> {
+        if self.ahead.is_empty() {
+            return SmallVec::new();
+        }
+        let all = (1..MAX_LEVELS).map(|level| (level, ancestor(blkid, level, epbs)));
+        all.filter(|at| self.ahead.remove(at)).collect()
     }
     /// Forgets a block and all that lies below it.
     pub(crate) fn remove_below(&mut self, level: u8, blkid: u64, epbs: u32) {
@@ -57,10 +74,14 @@ impl Indirects {
             let first = blkid.checked_shl(shift).unwrap_or(u64::MAX);
             let behind = (blkid + 1).checked_shl(shift).unwrap_or(u64::MAX);
             let known: Vec<_> = self.blocks.range((l, first)..(l, behind)).map(|(k, _)| *k).collect();
-            known.iter().for_each(|k| drop(self.blocks.remove(k)));
+            for k in known {
+                self.ahead.remove(&k);
+                self.blocks.remove(&k);
+            }
         }
     }
     pub(crate) fn clear(&mut self) {
+        self.ahead.clear();
         self.blocks.clear();
     }
 }

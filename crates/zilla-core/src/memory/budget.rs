@@ -187,7 +187,7 @@ impl Used {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arc::{Block, Key, L2Facts};
+    use crate::arc::{Access, Block, Key, L2Facts};
     use bytes::Bytes;
     use std::time::Duration;
     use zilla_codec::compress::Compress;
@@ -203,7 +203,7 @@ mod tests {
                 let data = Bytes::from(vec![0; 1 << 20]);
                 let (l2, lsize) = (L2Facts::default(), 1 << 20);
                 let block = Block { data, compress: Compress::Off, lsize, metadata: false, keep: true, l2 };
-                arc.insert(Key { vdev: 0, offset: n << 20, birth: 7 }, block, false, Duration::ZERO);
+                arc.insert(Key { vdev: 0, offset: n << 20, birth: 7 }, block, Access::Demand, Duration::ZERO);
             }
         };
         arc.set_reserved(80 * MIB);

@@ -178,7 +178,8 @@ pub async fn join(env: &Env, arc: &Arc<Cache>, txgs: &Arc<TxgState>, dbufs: &Arc
     }
 }
 
-/// Looks after a cache's limit, and after the free buffers, until the cache is gone. To be spawned.
+/// Looks after a cache's limit, after the free buffers and what the heap has free, until the cache
+/// is gone. To be spawned.
 pub async fn watch(arc: Weak<Cache>, env: Env) {
     watch_below(arc, env, Path::new("/")).await;
 }
@@ -204,6 +205,7 @@ async fn watch_below(arc: Weak<Cache>, env: Env, root: &Path) {
             } else if seconds % AGING == 0 {
                 zilla_env::age_pool();
             }
+            zilla_env::age_heap();
         }
         drop(arc);
         seconds = seconds.wrapping_add(1);

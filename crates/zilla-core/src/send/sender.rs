@@ -17,6 +17,7 @@ use super::frame::{Nowhere, RecordWriter, Sink};
 use super::objects::{Item, Objects, Resume};
 use super::restore::{Redaction, Told};
 use super::walk::Source;
+use crate::arc::Access;
 use crate::dmu::Objset;
 use crate::dsl::{DslDataset, DslPool, ResumeState};
 use crate::error::{Errno, Error, Result};
@@ -354,7 +355,7 @@ impl Sender<'_> {
         let task = self.src.ctx.env.spawn_with_result(async move {
             at.check_level(&bp)?;
             match (raw, stored) {
-                (true, _) => src.store.read_sealed(bp, at, Priority::SyncRead).await,
+                (true, _) => src.store.read_sealed(bp, at, Priority::SyncRead, Access::Demand).await,
                 (_, true) => src.store.read_stored(bp, at, Priority::SyncRead).await,
                 _ => src.store.read(bp, at, Priority::SyncRead).await,
             }
@@ -495,7 +496,9 @@ impl Sender<'_> {
             let at = Bookmark { objset, object: id, level: 0, blkid: Bookmark::SPILL_BLKID };
             let data = match (self.out.stand_in(if self.raw { bp.psize() } else { bp.lsize() }), self.raw) {
                 (Some(zeros), _) => zeros,
-                (None, true) => self.src.store.read_sealed(bp, at, Priority::SyncRead).await?,
+                (None, true) => {
+                    self.src.store.read_sealed(bp, at, Priority::SyncRead, Access::Demand).await?
+                }
                 (None, false) => self.src.store.read(bp, at, Priority::SyncRead).await?,
             };
             self.spill(id, &bp, data).await?;

@@ -13,6 +13,7 @@
 //! belong to.
 
 use super::{Priority, WriteReq, Zio};
+use crate::arc::Access;
 use crate::crypt::Seal;
 use crate::types::Bookmark;
 use event_listener::EventListener;
@@ -165,7 +166,9 @@ impl Zio {
 
     /// Whether these bytes, as stored, are what is there. What cannot be read is not.
     async fn is_stored(&self, bp: &BlkPtr, stored: &[u8], at: Bookmark) -> bool {
-        let Ok(block) = self.read_block(*bp, at, Priority::SyncRead).await else { return false };
+        let Ok(block) = self.read_block(*bp, at, Priority::SyncRead, Access::Demand).await else {
+            return false;
+        };
         // What is in memory may lack the padding to sectors.
         let n = block.data.len().min(stored.len());
         let (front, rest) = stored.split_at(n);

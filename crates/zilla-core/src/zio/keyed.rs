@@ -5,6 +5,7 @@
 use super::{
     BlockStore, EarlyWrites, Leave, LogShape, LogStep, LogStore, LogWritten, Priority, WriteReq, expand,
 };
+use crate::arc::Access;
 use crate::crypt::{DataKey, Seal};
 use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, Txg};
@@ -41,6 +42,23 @@ impl KeyedStore {
         bp.is_hole() || bp.is_embedded() || bp.level() > 0 || !bp.uses_crypt()
     }
 
+    /// A block of data.
+    async fn read_and_open(
+        &self,
+        bp: BlkPtr,
+        bookmark: Bookmark,
+        priority: Priority,
+        access: Access,
+    ) -> Result<Bytes> {
+        let stored = self.pool.read_sealed(bp, bookmark, priority, access).await?;
+        let opened = self.pool.may_open(&bp, bookmark);
+        let opened = opened.and_then(|()| self.open(&bp, &stored, Some(bookmark)));
+        if matches!(opened, Err(Error::Corrupt(_))) {
+            self.pool.cannot_open(&bp, bookmark);
+        }
+        opened
+    }
+
     fn open(&self, bp: &BlkPtr, stored: &Bytes, bookmark: Option<Bookmark>) -> Result<Bytes> {
         let named = |e: Error| match &e {
             Error::Corrupt(c) => Error::corrupt(bookmark, c.place.clone(), c.what.clone()),
@@ -59,7 +77,7 @@ impl BlockStore for KeyedStore {
         if bp.otype() == DMU_OT_OBJSET {
             return self.pool.cached(bp, objset).filter(|data| self.key.check_objset(data).is_ok());
         }
-        self.open(bp, &self.pool.cached_stored(bp, objset)?, None).ok()
+        self.open(bp, &self.pool.cached_stored(bp, objset, Access::Demand)?, None).ok()
     }
 
     fn read(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {
@@ -72,14 +90,26 @@ impl BlockStore for KeyedStore {
                 self.key.check_objset(&data)?;
                 return Ok(data);
             }
-            let stored = self.pool.read_sealed(bp, bookmark, priority).await?;
-            let opened = self.pool.may_open(&bp, bookmark);
-            let opened = opened.and_then(|()| self.open(&bp, &stored, Some(bookmark)));
-            if matches!(opened, Err(Error::Corrupt(_))) {
-                self.pool.cannot_open(&bp, bookmark);
-            }
-            opened
+            self.read_and_open(bp, bookmark, priority, Access::of(priority)).await
         })
+    }
+
+    fn cached_ahead(&self, bp: &BlkPtr, objset: u64) -> Option<Bytes> {
+        if Self::is_plain(bp) || bp.otype() == DMU_OT_OBJSET {
+            return self.pool.cached_ahead(bp, objset);
+        }
+        self.open(bp, &self.pool.cached_stored(bp, objset, Access::Predictive)?, None).ok()
+    }
+
+    fn read_ahead(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {
+        if Self::is_plain(&bp) || bp.otype() == DMU_OT_OBJSET {
+            return self.pool.read_ahead(bp, bookmark, priority);
+        }
+        Box::pin(self.read_and_open(bp, bookmark, priority, Access::Predictive))
+    }
+
+    fn demanded(&self, bp: &BlkPtr, waited: bool) {
+        self.pool.demanded(bp, waited);
     }
 
     fn forget_read(&self, bp: &BlkPtr) {

@@ -16,7 +16,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 
 use super::Priority;
-use crate::arc::{Block, Key};
+use crate::arc::{Access, Block, Key};
 use crate::error::Result;
 use crate::vdev::Tickets;
 
@@ -28,8 +28,8 @@ pub struct Pending {
     outcome: Mutex<Outcome>,
     over: Event,
     overwritten: AtomicBool,
-    /// Who began it reads ahead.
-    pub ahead: bool,
+    /// For whom it was begun.
+    pub access: Access,
 }
 
 enum Outcome {
@@ -52,7 +52,7 @@ pub enum Join<'a> {
 }
 
 impl PendingReads {
-    pub fn join(&self, key: Key, class: Priority) -> Join<'_> {
+    pub fn join(&self, key: Key, class: Priority, access: Access) -> Join<'_> {
         let mut map = self.0.lock();
         if let Some(p) = map.get(&key).cloned() {
             drop(map);
@@ -66,7 +66,7 @@ impl PendingReads {
             outcome: Mutex::new(Outcome::Running),
             over: Event::new(),
             overwritten: AtomicBool::new(false),
-            ahead: super::read::is_prefetch(class),
+            access,
         });
         map.insert(key, pending.clone());
         Join::Lead(Lead { reads: self, key, pending })
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn nobody_joins_who_reads_what_is_overwritten() {
         let (reads, key) = (PendingReads::default(), |offset| Key { vdev: 0, offset, birth: 7 });
-        let join = |offset| reads.join(key(offset), Priority::SyncRead);
+        let join = |offset| reads.join(key(offset), Priority::SyncRead, Access::Demand);
         let (Join::Lead(old), Join::Lead(other)) = (join(1), join(2)) else { panic!("nobody reads yet") };
         assert!(matches!(join(1), Join::Wait(_)));
         reads.overwrite(&[key(1), key(3)]);

@@ -16,10 +16,10 @@ use zilla_ondisk::{Dva, SPA_MAXBLOCKSIZE, SPA_MINBLOCKSHIFT};
 use super::pending::{Join, Lead};
 use super::{Priority, Zio, byteswap, verify};
 use super::{devices_away, is_away};
-use crate::arc::{Block, Key, L2Facts};
+use crate::arc::{Access, Block, Key, L2Facts};
 use crate::crypt::indirect_mac;
 use crate::error::{Errno, Error, Result};
-use crate::inject::Failure;
+use crate::inject::{self, Failure, injections};
 use crate::l2arc::Place;
 use crate::trace::Found;
 use crate::txg::in_sync;
@@ -43,30 +43,88 @@ fn is_damaged((dva, failure): &(Dva, DvaFailure)) -> bool {
     !dva.gang && failure.checksum
 }
 
-pub(super) fn is_prefetch(class: Priority) -> bool {
+fn is_prefetch(class: Priority) -> bool {
     class > Priority::SyncWrite
+}
+
+impl Access {
+    /// Of whoever reads so and says no more of it: what does not wait will be wanted for sure.
+    pub(super) fn of(class: Priority) -> Access {
+        if is_prefetch(class) { Access::Prescient } else { Access::Demand }
+    }
+}
+
+/// Whether the trace has it as read ahead. What is read ahead of a stream it has as read: the
+/// stream finds it in a dbuf, where no trace looks, and waits the less for it the faster it comes.
+fn is_traced_ahead(access: Access) -> bool {
+    access == Access::Prescient
 }
 
 impl Zio {
     /// The block as on disk, from the cache, a write on its way, or the pointer itself.
-    pub(super) fn cached_block(&self, bp: &BlkPtr, objset: u64, prefetch: bool) -> Option<Block> {
+    pub(super) fn cached_block(&self, bp: &BlkPtr, objset: u64, access: Access) -> Option<Block> {
         let key = Key::of(bp)?;
-        let kept = || self.0.cache.get(&key, prefetch, self.0.env.now());
+        let kept = || self.0.cache.get(&key, access, self.0.env.now());
         let block = self.0.inflight.get(&key).or_else(kept)?;
         // In a damaged pool pointers may agree in the place only.
         if !is_of(&block, bp) {
             return None;
         }
         if self.0.tracer.is_on() {
-            self.0.tracer.block(bp, objset, prefetch, Found::Memory, None);
+            self.0.tracer.block(bp, objset, is_traced_ahead(access), Found::Memory, None);
         }
         Some(block)
     }
 
+    /// See [`BlockStore::demanded`](super::BlockStore::demanded).
+    pub(super) fn demanded(&self, bp: &BlkPtr, waited: bool) {
+        let (Some(key), now) = (Key::of(bp), self.0.env.now()) else { return };
+        match waited {
+            true => self.0.cache.joined(&key, bp.is_metadata(), Access::Demand, Access::Predictive, now),
+            false => drop(self.0.cache.get(&key, Access::Demand, now)),
+        }
+    }
+
+    /// A block's contents, if they are in memory or in the pointer.
+    pub(super) fn contents_cached(&self, bp: &BlkPtr, objset: u64, access: Access) -> Option<Bytes> {
+        if bp.is_embedded() {
+            return self.embedded(bp, None).ok();
+        }
+        if bp.is_encrypted() || inject::any() && injections().spoils_what_is_in_memory() {
+            return None;
+        }
+        let block = self.cached_block(bp, objset, access)?;
+        self.expand(bp, &block, None).ok()
+    }
+
+    /// A block's contents, checked.
+    pub(super) async fn read_contents(
+        &self,
+        bp: BlkPtr,
+        bookmark: Bookmark,
+        class: Priority,
+        access: Access,
+    ) -> Result<Bytes> {
+        if bp.is_embedded() {
+            return self.embedded(&bp, Some(bookmark));
+        }
+        if bp.is_encrypted() {
+            return Err(Error::os(Errno::Access, "the block is encrypted"));
+        }
+        let block = self.read_block(bp, bookmark, class, access).await?;
+        self.expand(&bp, &block, Some(bookmark))
+    }
+
     /// A block, checked, as it is kept in memory. What is damaged is noted by who read it.
-    pub(super) async fn read_block(&self, bp: BlkPtr, bookmark: Bookmark, class: Priority) -> Result<Block> {
+    pub(super) async fn read_block(
+        &self,
+        bp: BlkPtr,
+        bookmark: Bookmark,
+        class: Priority,
+        access: Access,
+    ) -> Result<Block> {
         let led = AtomicBool::new(false);
-        let read = || self.read_block_once(bp, bookmark, class, &led);
+        let read = || self.read_block_once(bp, bookmark, class, access, &led);
         let out = match is_prefetch(class) && !in_sync() {
             true => read().await,
             false => self.persist(&bp, bookmark.objset, read).await,
@@ -126,10 +184,10 @@ impl Zio {
         bp: BlkPtr,
         bookmark: Bookmark,
         class: Priority,
+        access: Access,
         led: &AtomicBool,
     ) -> Result<Block> {
         bp.validate().map_err(|e| Error::corrupt(Some(bookmark), "block pointer", e.to_string()))?;
-        let prefetch = is_prefetch(class);
         let Some(key) = Key::of(&bp) else {
             return Err(Error::corrupt(Some(bookmark), "block pointer", "the block has no copies"));
         };
@@ -137,22 +195,23 @@ impl Zio {
         let begun = tracer.begin();
         let found = |found: Found| {
             if begun.is_some() {
-                tracer.block(&bp, objset, prefetch, found, begun);
+                tracer.block(&bp, objset, is_traced_ahead(access), found, begun);
             }
         };
         loop {
-            if let Some(block) = self.cached_block(&bp, objset, prefetch) {
+            if let Some(block) = self.cached_block(&bp, objset, access) {
                 return Ok(block);
             }
-            match self.0.pending.join(key, class) {
+            match self.0.pending.join(key, class, access) {
                 Join::Wait(pending) => {
-                    let ahead = pending.ahead;
+                    let other = pending.access;
                     match pending.wait().await {
                         // Somebody else's, with another pointer to the same place.
                         Some(Ok(block)) if !is_of(&block, &bp) => {}
                         Some(outcome) => {
                             found(Found::OnItsWay);
-                            self.0.cache.joined(&key, bp.is_metadata(), prefetch, ahead);
+                            let now = self.0.env.now();
+                            self.0.cache.joined(&key, bp.is_metadata(), access, other, now);
                             return outcome;
                         }
                         None => {}
@@ -166,7 +225,7 @@ impl Zio {
                         return outcome;
                     }
                     led.store(true, Ordering::Relaxed);
-                    self.0.cache.missed(&key, bp.is_metadata(), prefetch);
+                    self.0.cache.missed(&key, bp.is_metadata(), access);
                     let (place, raw) = match self.find_second_level(&bp, &key) {
                         None => {
                             let tickets = Some(&lead.pending.tickets);
@@ -186,10 +245,10 @@ impl Zio {
                     if let Ok(block) = &outcome {
                         // (What is not kept may have been read ahead for somebody who has not asked
                         // yet.)
-                        if block.keep || prefetch {
+                        if block.keep || access.is_prefetch() {
                             let still = || !lead.pending.is_overwritten();
                             let now = self.0.env.now();
-                            self.0.cache.insert_read(key, block.clone(), prefetch, now, still);
+                            self.0.cache.insert_read(key, block.clone(), access, now, still);
                             if again && block.keep {
                                 self.0.cache.used_before(&key);
                             }

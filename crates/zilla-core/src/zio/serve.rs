@@ -16,6 +16,7 @@ use super::{
     BlockStore, CachePolicy, EarlyWrites, Leave, LogShape, LogStep, LogStore, LogWritten, Priority, WriteReq,
     Zio,
 };
+use crate::arc::Access;
 use crate::crypt::Seal;
 use crate::error::{Errno, Error, Result};
 use crate::inject::{self, Failure, injections};
@@ -28,14 +29,15 @@ impl BlockStore for Zio {
     }
 
     fn cached(&self, bp: &BlkPtr, objset: u64) -> Option<Bytes> {
-        if bp.is_embedded() {
-            return self.embedded(bp, None).ok();
-        }
-        if bp.is_encrypted() || inject::any() && injections().spoils_what_is_in_memory() {
-            return None;
-        }
-        let block = self.cached_block(bp, objset, false)?;
-        self.expand(bp, &block, None).ok()
+        self.contents_cached(bp, objset, Access::Demand)
+    }
+
+    fn cached_ahead(&self, bp: &BlkPtr, objset: u64) -> Option<Bytes> {
+        self.contents_cached(bp, objset, Access::Predictive)
+    }
+
+    fn demanded(&self, bp: &BlkPtr, waited: bool) {
+        Zio::demanded(self, bp, waited);
     }
 
     fn forget_read(&self, bp: &BlkPtr) {
@@ -53,21 +55,16 @@ impl BlockStore for Zio {
                 let what = format!("block {bookmark} is not stored compressed: {bp}");
                 return Err(Error::os(Errno::NotSup, what));
             }
-            Ok(self.read_block(bp, bookmark, prio).await?.data)
+            Ok(self.read_block(bp, bookmark, prio, Access::of(prio)).await?.data)
         })
     }
 
     fn read(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {
-        Box::pin(async move {
-            if bp.is_embedded() {
-                return self.embedded(&bp, Some(bookmark));
-            }
-            if bp.is_encrypted() {
-                return Err(Error::os(Errno::Access, "the block is encrypted"));
-            }
-            let block = self.read_block(bp, bookmark, priority).await?;
-            self.expand(&bp, &block, Some(bookmark))
-        })
+        Box::pin(self.read_contents(bp, bookmark, priority, Access::of(priority)))
+    }
+
+    fn read_ahead(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {
+        Box::pin(self.read_contents(bp, bookmark, priority, Access::Predictive))
     }
 
     fn read_tree(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {
@@ -81,7 +78,7 @@ impl BlockStore for Zio {
             if !plain {
                 return Err(Error::os(Errno::Access, "the block is encrypted"));
             }
-            let block = self.read_block(bp, bookmark, priority).await?;
+            let block = self.read_block(bp, bookmark, priority, Access::of(priority)).await?;
             self.expand(&bp, &block, Some(bookmark))
         })
     }
@@ -90,11 +87,11 @@ impl BlockStore for Zio {
         Some(Zio::tracer(self))
     }
 
-    fn cached_stored(&self, bp: &BlkPtr, objset: u64) -> Option<Bytes> {
+    fn cached_stored(&self, bp: &BlkPtr, objset: u64, access: Access) -> Option<Bytes> {
         if inject::any() && injections().spoils_what_is_in_memory() {
             return None;
         }
-        is_sealed(bp).then(|| self.cached_block(bp, objset, false).map(|b| b.data))?
+        is_sealed(bp).then(|| self.cached_block(bp, objset, access).map(|b| b.data))?
     }
 
     fn read_sealed(
@@ -102,12 +99,13 @@ impl BlockStore for Zio {
         bp: BlkPtr,
         bookmark: Bookmark,
         priority: Priority,
+        access: Access,
     ) -> BoxFuture<'_, Result<Bytes>> {
         Box::pin(async move {
             if !is_sealed(&bp) {
                 return Err(Error::inval("the block is not one of an encrypted dataset"));
             }
-            Ok(self.read_block(bp, bookmark, priority).await?.data)
+            Ok(self.read_block(bp, bookmark, priority, access).await?.data)
         })
     }
 

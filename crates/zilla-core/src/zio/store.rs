@@ -5,7 +5,7 @@
 
 use super::early::EarlyWrites;
 use super::{Leave, RawStore};
-use crate::arc::Caching;
+use crate::arc::{Access, Caching};
 use crate::crypt::Seal;
 use crate::error::{Errno, Error, Result};
 use crate::trace::Tracer;
@@ -113,6 +113,20 @@ pub trait BlockStore: Send + Sync {
     /// bytes of metadata are in the machine's byte order whoever wrote them.
     fn read(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>>;
 
+    /// As [`BlockStore::cached`], for who reads ahead of others.
+    fn cached_ahead(&self, bp: &BlkPtr, objset: u64) -> Option<Bytes> {
+        self.cached(bp, objset)
+    }
+
+    /// As [`BlockStore::read`], for who reads ahead of others: no use of the block, until
+    /// [`BlockStore::demanded`] says that there was one.
+    fn read_ahead(&self, bp: BlkPtr, bookmark: Bookmark, priority: Priority) -> BoxFuture<'_, Result<Bytes>> {
+        self.read(bp, bookmark, priority)
+    }
+
+    /// What was read ahead is used for the first time. `waited`: its reader came before it did.
+    fn demanded(&self, _: &BlkPtr, _waited: bool) {}
+
     /// Who read the block does not want it again: it need not be kept in memory.
     fn forget_read(&self, _: &BlkPtr) {}
 
@@ -133,7 +147,7 @@ pub trait BlockStore: Send + Sync {
 
     /// The block as it is on disk, if that is in memory: what is not an indirect block or an
     /// objset, of an encrypted dataset.
-    fn cached_stored(&self, _: &BlkPtr, _objset: u64) -> Option<Bytes> {
+    fn cached_stored(&self, _: &BlkPtr, _objset: u64, _: Access) -> Option<Bytes> {
         None
     }
 
@@ -144,7 +158,7 @@ pub trait BlockStore: Send + Sync {
 
     /// As [`BlockStore::read`], but the block as it is on disk: encrypted, compressed, in its
     /// writer's order. Its checksum was right.
-    fn read_sealed(&self, _: BlkPtr, _: Bookmark, _: Priority) -> BoxFuture<'_, Result<Bytes>> {
+    fn read_sealed(&self, _: BlkPtr, _: Bookmark, _: Priority, _: Access) -> BoxFuture<'_, Result<Bytes>> {
         Box::pin(std::future::ready(Err(Error::os(Errno::NotSup, "the store keeps nothing encrypted"))))
     }
 

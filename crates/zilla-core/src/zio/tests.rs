@@ -476,6 +476,54 @@ fn readers_of_one_block_share_its_io() {
     assert_eq!(w.tree.root.stats().ops[crate::vdev::IoKind::Read as usize], before + 1);
 }
 
+/// What is read ahead is no use of a block, until there is one.
+#[test]
+fn the_cache_knows_what_is_read_ahead() {
+    let w = world(VdevKind::File, 1, 9);
+    let reqs: Vec<WriteReq> = (0..4).map(|i| req(noise(i, 131_072), i)).collect();
+    let bps = w.write(5, reqs.clone());
+    w.stable(5);
+    w.zio.cache().clear();
+    let stats = |names: &[&str]| {
+        let all = w.zio.cache().arcstats();
+        let of = |name: &&str| all.iter().find(|(n, _)| n == name).map(|(_, v)| *v);
+        names.iter().map(|n| of(n).unwrap()).collect::<Vec<u64>>()
+    };
+    let data = ["demand_data", "prefetch_data"]
+        .map(|kind| ["hits", "iohits", "misses"].map(|what| format!("{kind}_{what}")));
+    let data: Vec<&str> = data.iter().flatten().map(String::as_str).collect();
+    let used = [
+        "predictive_prefetch",
+        "demand_hit_predictive_prefetch",
+        "demand_iohit_predictive_prefetch",
+        "prescient_prefetch",
+        "demand_hit_prescient_prefetch",
+    ];
+    let before = stats(&data);
+    let now = || stats(&data).iter().zip(&before).map(|(a, b)| a - b).collect::<Vec<_>>();
+    let (sync, at) = (Priority::SyncRead, Bookmark::default());
+    w.env.block_on(async {
+        for bp in &bps[..2] {
+            w.zio.read_ahead(*bp, at, sync).await.unwrap();
+        }
+        assert!(w.zio.cached_ahead(&bps[0], 0).unwrap() == reqs[0].data);
+        w.zio.read_ahead(bps[2], at, sync).await.unwrap();
+        assert!(w.zio.read(bps[2], at, sync).await.unwrap() == reqs[2].data);
+        w.zio.read(bps[3], at, Priority::AsyncRead).await.unwrap();
+    });
+    assert_eq!(now(), [1, 0, 0, 1, 0, 4]);
+    assert_eq!(stats(&used), [4, 1, 0, 1, 0]);
+    // One finds it, another is told of it by who had its contents.
+    assert!(w.read(&bps[0]).unwrap() == reqs[0].data);
+    w.zio.demanded(&bps[1], false);
+    w.zio.demanded(&bps[3], false);
+    for _ in 0..2 {
+        assert!(w.read(&bps[2]).unwrap() == reqs[2].data);
+    }
+    assert_eq!(now(), [6, 0, 0, 1, 0, 4]);
+    assert_eq!(stats(&used), [4, 3, 0, 1, 1]);
+}
+
 #[test]
 fn second_copies_serve_and_heal_the_first() {
     let env = real_env(2);

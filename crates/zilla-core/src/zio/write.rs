@@ -19,7 +19,7 @@ use super::devices_away;
 use super::gang::HeaderSum;
 use super::track::Batch;
 use super::{AllocClass, AllocReq, AllocStop, Dvas, Priority, WriteReq, Zio};
-use crate::arc::{Block, Key};
+use crate::arc::{Access, Block, Key};
 use crate::crypt::{Seal, SealedBlock, Sealing, indirect_mac};
 use crate::error::{Errno, Error, Result};
 use crate::txg::carried;
@@ -420,7 +420,7 @@ impl Zio {
         let now = zio.0.env.now();
         for (key, block) in blocks {
             if block.keep {
-                zio.0.cache.insert(key, block, false, now);
+                zio.0.cache.insert(key, block, Access::Demand, now);
             } else {
                 // An older self of it may be there from before the property was changed.
                 zio.0.cache.remove(&key);

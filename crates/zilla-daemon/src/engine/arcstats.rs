@@ -53,9 +53,10 @@ impl Past {
     }
 }
 
-/// What OpenZFS's say of the machine's memory, which all pools have together.
-fn of_machine(memory: &Memory) -> [(&'static str, u64); 9] {
-    let reserve = memory.reserve();
+/// What OpenZFS's say of the machine's memory, which all pools have together, and what the process
+/// has of it.
+fn of_machine(memory: &Memory) -> [(&'static str, u64); 13] {
+    let (reserve, process) = (memory.reserve(), zilla::stats::process());
     [
         // Writers wait for their txg, and nobody waits until a cache has given way.
         ("memory_throttle_count", 0),
@@ -67,6 +68,10 @@ fn of_machine(memory: &Memory) -> [(&'static str, u64); 9] {
         ("arc_no_grow", u64::from(!memory.is_ample())),
         ("arc_need_free", reserve.saturating_sub(memory.available)),
         ("arc_sys_free", reserve),
+        ("abd_chunk_waste_size", process.waste),
+        ("free_buffers_size", process.free_buffers),
+        ("buffers_size", process.buffers),
+        ("heap_size", process.heap),
     ]
 }
 
@@ -94,9 +99,10 @@ pub fn sum(
             }
         }
     }
-    let of = |name: &str| at.get(name).and_then(|i| out.get(*i)).map_or(0, |(_, n)| *n);
+    out.extend(of_machine(memory));
+    let of = |name: &str| out.iter().find(|(n, _)| *n == name).map_or(0, |(_, n)| *n);
     let parts = ArcStat::parts(of);
-    out.extend(parts.into_iter().chain(of_machine(memory)));
+    out.extend(parts);
     if pools.is_empty() {
         return out;
     }
@@ -163,6 +169,11 @@ mod tests {
         assert!(lacking.is_empty(), "{lacking:?}");
         let of = |name: &str| all.iter().find(|(n, _)| *n == name).unwrap().1;
         assert_eq!((of("arc_no_grow"), of("arc_need_free")), (1, (1 << 26) - (1 << 20)));
+        // All that the process has is told, and nothing twice.
+        let told = ["size", "overhead_size", "dbuf_size", "dnode_size", "anon_size", "l2_hdr_size"];
+        let told = told.iter().map(|name| of(name)).sum::<u64>() + of("abd_chunk_waste_size");
+        assert_eq!(told + of("other_size"), of("buffers_size") + of("heap_size"));
+        assert!(of("heap_size") > 0 && of("other_size") > 0);
         let machine: BTreeSet<&str> = of_machine(&memory).iter().map(|(name, _)| *name).collect();
         assert_eq!(machine, ArcStat::OF_MACHINE.into_iter().collect());
     }
