@@ -20,7 +20,7 @@ use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::bptree::{BptreeEntryPhys, BptreePhys};
@@ -82,6 +82,10 @@ pub struct Waiting {
     pub at: Option<ZbookmarkPhys>,
     /// There are listed blocks.
     pub listed: bool,
+    /// How often the lists were seen empty, and how many blocks were freed, since the pool was
+    /// opened.
+    pub emptied: u64,
+    pub freed: u64,
     /// Bytes of all.
     pub used: u64,
 }
@@ -94,15 +98,21 @@ impl Waiting {
         same && self.first < then.next
     }
 
-    /// Whether something that waited was freed since then, as far as can be told; `then` goes on to
-    /// the best that was seen. That less waits than a moment ago does not tell it: who destroys
-    /// snapshots all the time has the sum go up and down beside trees that nobody can free.
-    pub fn gets_on_since(&self, then: &mut Waiting) -> bool {
+    /// Whether some of what was listed then may still be. (The lists are freed from their ends, so
+    /// what is at their beginning stays as long as others come.)
+    pub fn has_lists_of(&self, then: &Waiting) -> bool {
+        self.listed && self.emptied == then.emptied
+    }
+
+    /// Whether trees have got on since `then`, as far as can be told; `then` goes on to the best
+    /// that was seen. What else waits says nothing of them: who destroys snapshots all the time has
+    /// the sum go up and down beside trees that nobody can free.
+    pub fn trees_get_on_since(&self, then: &mut Waiting) -> bool {
         let trees = self.queue != then.queue || self.first != then.first;
         let within = self.at.is_some() && self.at != then.at;
-        let gets_on = trees || (within && then.at.is_some()) || self.used < then.used;
         let at = if trees { self.at } else { self.at.or(then.at) };
-        *then = Waiting { at, used: self.used.min(then.used), ..*self };
+        let gets_on = trees || (within && then.at.is_some());
+        (then.queue, then.first, then.at) = (self.queue, self.first, at);
         gets_on
     }
 }
@@ -124,7 +134,9 @@ impl DslPool {
                 at = bptree_entry(&dn, first).await.ok().map(|e| e.zb);
             }
         }
-        Ok(Waiting { queue, first, next, at, listed, used })
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let (emptied, freed) = (of(&self.lists_emptied), of(&self.async_freed));
+        Ok(Waiting { queue, first, next, at, listed, emptied, freed, used })
     }
 
     pub(crate) async fn bptree_alloc(&self, tx: &Tx) -> Result<u64> {

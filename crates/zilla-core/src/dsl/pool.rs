@@ -76,6 +76,9 @@ pub struct DslPool {
     pub(super) bptree_obj: AtomicU64,
     /// The set of destroyed clones' livelists; 0: there is none.
     pub(super) deleted_clones: AtomicU64,
+    /// See [`super::Waiting`].
+    pub(super) lists_emptied: AtomicU64,
+    pub(super) async_freed: AtomicU64,
     pub(super) tmp_userrefs: AtomicU64,
     pub(super) destroying: Mutex<super::bptree::Destroying>,
     dirs: Mutex<HashMap<u64, Arc<DslDir>>>,
@@ -100,6 +103,8 @@ impl DslPool {
             empty_bpobj: Mutex::new(0),
             bptree_obj: AtomicU64::new(0),
             deleted_clones: AtomicU64::new(0),
+            lists_emptied: AtomicU64::new(0),
+            async_freed: AtomicU64::new(0),
             tmp_userrefs: AtomicU64::new(0),
             destroying: Mutex::default(),
             dirs: Mutex::default(),

@@ -289,6 +289,7 @@ impl DslPool {
         let Some(freeing) = &special.freeing else { return Ok(false) };
         let livelists = self.deleted_clones.load(Ordering::Relaxed) != 0;
         if id == 0 && !livelists && freeing.bpobj.is_empty()? {
+            self.lists_emptied.fetch_add(1, Ordering::Relaxed);
             return Ok(false);
         }
         let before = self.freeing().await?;
@@ -301,7 +302,9 @@ impl DslPool {
         {
             tracing::warn!(pool = %self.name(), error = %e, "freeing a destroyed clone is stalled");
         }
-        let mut bps = self.pop_bpobj(&freeing.bpobj, tx, batch).await?;
+        // Trees get on also beside lists that do not end: a resilver waits for them.
+        let for_trees = if id != 0 { batch / 4 } else { 0 };
+        let mut bps = self.pop_bpobj(&freeing.bpobj, tx, batch - for_trees).await?;
         if id != 0 && bps.len() < batch {
             // A tree that cannot be read is no reason to stop the pool.
             match self.bptree_take(tx, id, batch - bps.len()).await {
@@ -317,8 +320,15 @@ impl DslPool {
                 self.end_async_destroy(tx, id).await?;
             }
         }
+        if bps.len() < batch {
+            bps.extend(self.pop_bpobj(&freeing.bpobj, tx, batch - bps.len()).await?);
+        }
         for bp in &bps {
             self.ctx.free(bp);
+        }
+        self.async_freed.fetch_add(bps.len() as u64, Ordering::Relaxed);
+        if freeing.bpobj.is_empty()? && self.deleted_clones.load(Ordering::Relaxed) == 0 {
+            self.lists_emptied.fetch_add(1, Ordering::Relaxed);
         }
         // What the lists counted of these blocks no longer waits to be freed.
         let after = self.freeing().await?;

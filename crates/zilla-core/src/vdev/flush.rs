@@ -7,7 +7,12 @@
 //! A failed flush is final: what it covered may be lost, and another flush could succeed without
 //! it. So everybody who wrote something takes a [`mark`](Flushes::mark) before, and gets an error
 //! if any flush failed since.
+//!
+//! Nobody waits for a repair to be stable. Its block is of another txg than the one whose flush
+//! fails, so the births of what was repaired are kept until the next flush of a txg, which enters
+//! into the leaf's DTL those that it may have lost ([`Repaired`]).
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +43,27 @@ impl Recent {
     }
 }
 
+/// Ranges of births that are told apart among repaired blocks.
+const MOST_REPAIRED: usize = 1 << 16;
+
+/// Births of blocks that were written again (from, and up to where), with the oldest mark that was
+/// taken before such a write.
+#[derive(Default)]
+pub(super) struct Repaired(BTreeMap<(u64, u64), u64>);
+
+impl Repaired {
+    fn add(&mut self, births: (u64, u64), mark: u64) {
+        if self.0.len() >= MOST_REPAIRED {
+            // More is resilvered then than need be, if a flush fails at all.
+            let all = std::mem::take(&mut self.0).into_iter();
+            let one = all.reduce(|((s, e), m), ((s2, e2), m2)| ((s.min(s2), e.max(e2)), m.min(m2)));
+            self.0.extend(one);
+        }
+        let oldest = self.0.entry(births).or_insert(mark);
+        *oldest = mark.min(*oldest);
+    }
+}
+
 #[derive(Default)]
 pub struct Flushes {
     state: Mutex<State>,
@@ -51,6 +77,7 @@ struct State {
     failures: u64,
     /// The newest flush under way.
     running: Option<Arc<Flight>>,
+    repaired: Repaired,
 }
 
 struct Flight {
@@ -83,6 +110,26 @@ impl Flushes {
     /// The failures so far.
     pub fn mark(&self) -> u64 {
         self.state.lock().failures
+    }
+
+    /// Who took this mark has written a block of `birth` again.
+    pub(super) fn repaired(&self, birth: u64, mark: u64) {
+        self.state.lock().repaired.add((birth, birth.saturating_add(1)), mark);
+    }
+
+    fn take_repaired(&self) -> Repaired {
+        std::mem::take(&mut self.state.lock().repaired)
+    }
+
+    /// Births of what a flush that failed may have lost: of `before`, which was taken before the
+    /// last flush, and of what was repaired meanwhile. What is left of `before` is stable.
+    fn lost(&self, before: Repaired) -> Vec<(u64, u64)> {
+        let mut st = self.state.lock();
+        let (now, meanwhile) = (st.failures, std::mem::take(&mut st.repaired));
+        let (known, later): (BTreeMap<_, _>, _) = meanwhile.0.into_iter().partition(|(_, mark)| *mark != now);
+        st.repaired = Repaired(later);
+        let old = before.0.into_iter().filter(|(_, mark)| *mark != now);
+        old.chain(known).map(|(births, _)| births).collect()
     }
 
     /// The device is not in use any more: what nobody has made stable may be lost. Whether there
@@ -272,11 +319,29 @@ impl Leaf {
     /// Makes stable what `txg` has written. The mark moves on only past failures that this has told
     /// of: one that comes between the flush and here is the next txg's to see.
     pub(super) async fn flush_txg(self: &Arc<Self>, txg: Txg) -> io::Result<()> {
+        let repaired = self.flushes.take_repaired();
         let result = self.flush(self.txg_mark.load(Ordering::Acquire)).await;
         if result.is_err() {
             self.written_again(txg);
         }
+        self.lacks_again(self.flushes.lost(repaired));
         result
+    }
+
+    /// It cannot be flushed.
+    pub(super) fn has_no_flush(&self) {
+        self.lacks_again(self.flushes.take_repaired().0.into_keys());
+    }
+
+    /// What it was given again of these births may be lost.
+    fn lacks_again(&self, births: impl IntoIterator<Item = (u64, u64)>) {
+        for (start, end) in births {
+            self.dtl.add(start, end);
+            // The resilver under way may have passed it.
+            if self.resilvering.load(Ordering::Relaxed) {
+                self.refused.store(true, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Makes everything stable that was written since the txg before.
@@ -333,6 +398,37 @@ mod tests {
             f.flush(0, &send).await.unwrap();
             assert_eq!(sent.load(Ordering::Relaxed), 2);
         });
+    }
+
+    #[test]
+    fn of_what_was_repaired_it_is_known_what_a_failed_flush_may_have_lost() {
+        let f = Flushes::default();
+        let failed = || f.state.lock().failures += 1;
+        let old = f.mark();
+        f.repaired(5, old);
+        // A flush that succeeds.
+        assert!(f.lost(f.take_repaired()).is_empty() && f.lost(f.take_repaired()).is_empty());
+        f.repaired(6, f.mark());
+        f.repaired(6, f.mark());
+        let before = f.take_repaired();
+        failed();
+        // Written before the failure and told of after it, and written after it.
+        f.repaired(9, old);
+        f.repaired(7, f.mark());
+        assert_eq!(f.lost(before), [(6, 7), (9, 10)]);
+        let before = f.take_repaired();
+        assert_eq!(before.0.len(), 1, "the next flush is to see to it");
+        assert!(f.lost(before).is_empty());
+        for birth in 0..MOST_REPAIRED as u64 + 5 {
+            f.repaired(2 * birth, f.mark());
+        }
+        let before = f.take_repaired();
+        assert!(before.0.len() <= MOST_REPAIRED);
+        failed();
+        let lost = f.lost(before);
+        let all =
+            (0..MOST_REPAIRED as u64 + 5).all(|b| lost.iter().any(|(s, e)| (*s..*e).contains(&(2 * b))));
+        assert!(all, "{lost:?}");
     }
 
     #[test]

@@ -285,8 +285,11 @@ impl Mend {
             lacking.for_each(|l| l.refused.store(true, Ordering::Relaxed));
             return None;
         }
-        let len = data.len() as u64;
+        let (len, mark) = (data.len() as u64, leaf.mark());
         let written = leaf.write_at(at, data, Priority::AsyncWrite).await.is_ok();
+        if written {
+            leaf.flushes.repaired(birth, mark);
+        }
         for l in via.iter().chain([&leaf]) {
             if !written && !l.holds(birth) {
                 l.refused.store(true, Ordering::Relaxed);

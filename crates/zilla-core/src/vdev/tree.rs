@@ -442,7 +442,10 @@ impl VdevTree {
             leaves.iter().zip(&results).filter(|(_, r)| r.is_err()).map(|(l, _)| l.index).collect();
         // One that was taken out of use before it was flushed may have lost what it took.
         let data = self.tops.iter().filter(|t| !t.vdev.is_log).flat_map(Top::leaves);
-        failed.extend(data.filter(|l| !leaves.iter().any(|f| f.index == l.index)).map(|l| l.index));
+        for leaf in data.filter(|l| !leaves.iter().any(|f| f.index == l.index)) {
+            leaf.has_no_flush();
+            failed.push(leaf.index);
+        }
         self.missed(txg, &failed)
     }
 

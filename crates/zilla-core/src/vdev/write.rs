@@ -227,7 +227,12 @@ impl VdevTree {
             let Ok(top) = self.top(piece.vdev) else { return false };
             let data = data.slice(at..at + piece.len as usize);
             at += piece.len as usize;
-            for i in self.write_now(top, piece.offset, &data, piece.birth, Priority::AsyncWrite).await {
+            let marks: Vec<_> = top.devices().map(|l| (l, l.mark())).collect();
+            let missed = self.write_now(top, piece.offset, &data, piece.birth, Priority::AsyncWrite).await;
+            for (leaf, mark) in marks.into_iter().filter(|(l, _)| !missed.contains(&l.index)) {
+                leaf.flushes.repaired(piece.birth, mark);
+            }
+            for i in missed {
                 taken = false;
                 if let Some(leaf) = self.leaves.get(i) {
                     leaf.refused.store(true, Ordering::Relaxed);

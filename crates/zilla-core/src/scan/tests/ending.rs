@@ -1,6 +1,7 @@
 //! What the end of a scan may say, where it goes on, and what it does with what cannot be read.
 
 use super::*;
+use crate::scan::ending::PATIENCE;
 use crate::zap::Value;
 use zilla_ondisk::dsl::{DMU_POOL_ERRORSCRUB, DMU_POOL_SCAN};
 
@@ -223,18 +224,64 @@ fn a_resilver_ends_where_what_waits_only_goes_up_and_down() {
 #[test]
 fn a_tree_gets_on_though_more_waits_all_the_time() {
     use zilla_ondisk::zbookmark::ZbookmarkPhys;
-    let waits = |object, used| {
+    let waits = |object| {
         let at = Some(ZbookmarkPhys { object, ..ZbookmarkPhys::default() });
-        Waiting { queue: 7, first: 3, next: 5, at, listed: true, used }
+        Waiting { queue: 7, first: 3, next: 5, at, listed: true, ..Waiting::default() }
     };
-    let mut best = waits(1, 100);
-    assert!(!waits(1, 150).gets_on_since(&mut best) && !waits(1, 100).gets_on_since(&mut best));
-    assert!(waits(2, 300).gets_on_since(&mut best), "the first tree has come further");
+    let mut best = waits(1);
+    assert!(!waits(1).trees_get_on_since(&mut best));
+    assert!(waits(2).trees_get_on_since(&mut best), "the first tree has come further");
     // It cannot be read for a moment.
-    assert!(!Waiting { at: None, ..waits(2, 300) }.gets_on_since(&mut best));
-    assert!(!waits(2, 300).gets_on_since(&mut best));
-    assert!(waits(2, 99).gets_on_since(&mut best) && best.used == 99);
-    assert!(Waiting { first: 4, ..waits(0, 500) }.gets_on_since(&mut best));
+    assert!(!Waiting { at: None, ..waits(2) }.trees_get_on_since(&mut best));
+    assert!(!waits(2).trees_get_on_since(&mut best));
+    assert!(Waiting { first: 4, ..waits(0) }.trees_get_on_since(&mut best));
+}
+
+/// A resilver while more is destroyed all the time, and freed as fast as it can be. What was listed
+/// at first is gone when the lists have been empty, however briefly.
+fn ends_beside_endless_frees(empty: bool) {
+    run(|w| async move {
+        let scan = w.open().await;
+        let waits = |now: u64, emptied| {
+            let used = 100 + now % 7 * 50;
+            *w.pool.waiting.lock() =
+                Waiting { listed: true, emptied, freed: now, used, ..Waiting::default() };
+        };
+        waits(0, 3);
+        *w.pool.missing.lock() = Some((Txg(1), Txg(6000)));
+        assert!(scan.resilver(false).await.unwrap());
+        while !scan.shared.lock().stable.is_walked() {
+            w.env.sleep(Duration::from_millis(1)).await;
+        }
+        let long = 2 * PATIENCE.as_secs() + 6;
+        for now in 1..4 * long {
+            waits(now, 3);
+            w.env.sleep(Duration::from_millis(500)).await;
+            if now == long {
+                assert!(scan.is_resilvering(), "they are freed, and may be read for that");
+            }
+            if now > long && (empty || !scan.is_resilvering()) {
+                break;
+            }
+        }
+        if empty {
+            waits(7, 4);
+            w.env.sleep(Duration::from_millis(2500)).await;
+        }
+        assert!(!scan.is_resilvering(), "it waits for ever");
+        let lacking = w.pool.unreadable.load(Ordering::Relaxed);
+        assert_eq!(lacking, u64::from(!empty), "who was not given all keeps what it lacks");
+    });
+}
+
+#[test]
+fn a_resilver_ends_when_lists_that_are_filled_all_the_time_were_once_empty() {
+    ends_beside_endless_frees(true);
+}
+
+#[test]
+fn a_resilver_beside_lists_without_end_ends_and_leaves_what_is_lacked() {
+    ends_beside_endless_frees(false);
 }
 
 /// What the one before waited for concerns it not, as long as it has not come to its own end.

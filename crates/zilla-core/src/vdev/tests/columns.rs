@@ -114,6 +114,60 @@ fn a_column_is_read_from_whoever_has_it_before_parity_is_asked() {
     });
 }
 
+/// The flush is of another txg than the block, and the block is no longer there as it was repaired.
+#[test]
+fn a_repair_whose_flush_fails_is_made_again_by_a_resilver() {
+    let env = real_env(1);
+    let faulty = [failing(), failing()];
+    let all: Vec<Arc<dyn Device>> = faulty.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
+    let paths: Vec<PathBuf> = (0..2).map(|i| PathBuf::from(format!("/r{i}"))).collect();
+    let spec = PoolSpec { tops: vec![top(VdevKind::Mirror, &paths, 12)], ..PoolSpec::default() };
+    let config = spec.config(77, &*env.rng).unwrap();
+    env.block_on(async {
+        let tree = opened(&env, &config, &all, true).await;
+        let (data, bad, other) = (block(2), &tree.leaves[0], &tree.leaves[1]);
+        write(&tree, 0, &data).await;
+        tree.flush_all(BIRTH).await.unwrap();
+        let scribble = async || {
+            let second = VDEV_LABEL_START_SIZE + SECTOR;
+            bad.write_at(second, block(1), Priority::SyncWrite).await.unwrap();
+        };
+        // By a scrub, by who reads the other copy of a block, and on a device that goes.
+        for (txg, how) in (10..).zip(["read", "rewritten", "gone"]) {
+            scribble().await;
+            match how {
+                "rewritten" => assert!(tree.rewrite(&tree.tops[0], 0, &data, BIRTH).await),
+                _ => assert_eq!(read(&tree, 0, &data, true).await.unwrap().repaired, 1),
+            }
+            let state = bad.state();
+            match how {
+                "gone" => bad.set_unusable(VdevState::CantOpen, VdevAux::OpenFailed),
+                _ => faulty[0].writes.store(true, Ordering::Relaxed),
+            }
+            tree.flush_all(txg).await.unwrap();
+            faulty[0].writes.store(false, Ordering::Relaxed);
+            assert_eq!(bad.dtl.ranges(), [(BIRTH, BIRTH + 1), (txg, txg + 1)], "{how}");
+            assert!(other.dtl.is_empty(), "{how}");
+            bad.dtl.set([]);
+            bad.set_usable(true);
+            assert_eq!(bad.state(), state);
+        }
+        // One that is stable is not made again.
+        bad.resilvering.store(true, Ordering::Relaxed);
+        for (txg, fails) in [(20, false), (21, true)] {
+            scribble().await;
+            if !fails {
+                assert_eq!(read(&tree, 0, &data, true).await.unwrap().repaired, 1);
+            }
+            faulty[0].writes.store(fails, Ordering::Relaxed);
+            tree.flush_all(txg).await.unwrap();
+        }
+        faulty[0].writes.store(false, Ordering::Relaxed);
+        assert_eq!(bad.dtl.ranges(), [(21, 22)]);
+        tree.close().await;
+    });
+}
+
 #[test]
 fn a_scrub_sees_to_what_lies_behind_a_draid_s_columns() {
     let env = real_env(1);
