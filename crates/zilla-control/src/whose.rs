@@ -77,9 +77,14 @@ fn in_namespace(mut at: OwnedFd, pid: i32, uid: u32, own: &OwnedFd) -> Option<Wh
         if identity(&above)? == own {
             let (device, inode) = identity(&at)?;
             // (Of one that lies deeper it tells nothing of the outermost.)
-            let alone = || (depth == 0).then(|| std::fs::read_to_string(format!("/proc/{pid}/uid_map")));
+            let alone = || {
+                let map = std::fs::read_to_string(format!("/proc/{pid}/uid_map")).ok()?;
+                // He may have made himself another namespace meanwhile, whose map this is.
+                let still = identity(&namespace(&pid.to_string()).ok()?)? == (device, inode);
+                only_user(&map).filter(|_| depth == 0 && still)
+            };
             return owner(&at).map(|uid| match uid {
-                0 => match alone().and_then(Result::ok).and_then(|map| only_user(&map)) {
+                0 => match alone() {
                     Some(uid) => Whose::User(uid),
                     None => Whose::Container(device, inode),
                 },

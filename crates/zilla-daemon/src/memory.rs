@@ -49,7 +49,9 @@ const LITTLE: u64 = 1 << 30;
 /// 4 % more of a core. To be called before there is a second thread.
 #[cfg(target_env = "gnu")]
 pub fn bound_heap() {
-    if std::env::var_os("MALLOC_ARENA_MAX").is_some() || most(Path::new("/")) >= LITTLE {
+    let said = std::env::var("GLIBC_TUNABLES").is_ok_and(|said| said.contains("arena_max"))
+        || std::env::var_os("MALLOC_ARENA_MAX").is_some();
+    if said || most(Path::new("/")) >= LITTLE {
         return;
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -250,7 +250,10 @@ pub(crate) async fn filesystem_on(
     let snapshots: Arc<dyn Snapshots> = match ds.is_snapshot() {
         true => Arc::new(NoSnapshots),
         false => {
-            dsl.look_up_snaps_changed(ds).await?;
+            // A time that cannot be told is no reason not to have the files.
+            if let Err(e) = dsl.look_up_snaps_changed(ds).await {
+                tracing::warn!(dataset = %ds.name(), "when its snapshots last changed cannot be read: {e}");
+            }
             Arc::new(DatasetSnapshots::new(env, dsl, ds))
         }
     };

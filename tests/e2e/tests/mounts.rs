@@ -579,6 +579,7 @@ fn a_snapshot_is_mounted_anywhere_and_only_read() {
         world.run("zilla", &[&["mount.zfs"], words, &[name, place]].concat())
     };
     world.zfs("create tank/a").ok();
+    world.zfs("snapshot tank/a@first").ok();
     fs::write(pool.root().join("a/f"), "then").expect("file");
     world.zfs("snapshot tank/a@s").ok();
     fs::write(pool.root().join("a/f"), "now").expect("file");
@@ -610,6 +611,12 @@ fn a_snapshot_is_mounted_anywhere_and_only_read() {
     world.zfs("rename tank/a tank/b").ok();
     assert!(is_then());
     world.zfs("destroy tank/b@t").fails();
+    // Who would take it away is refused before the file system is taken from anybody.
+    for words in ["rollback -r tank/b@first", "destroy -r tank/b"] {
+        let busy = world.zfs(words).fails();
+        assert!(busy.contains("dataset is busy"), "{words}: {busy}");
+        assert_eq!(fs::read(pool.root().join("b/f")).expect("still there"), b"then");
+    }
     tree::host("umount", &[place.as_os_str()]);
     world.zfs("destroy tank/b@t").ok();
     // An export takes it away, the root file system's as well.

@@ -7,6 +7,7 @@ use crate::cx::{Cx, Exit, Run};
 use std::collections::BTreeMap;
 use zilla_control::error::{ApiError, ErrorCode};
 use zilla_control::props;
+use zilla_control::props::naming::check_pool_name;
 use zilla_control::status::Compatibility;
 use zilla_control::types::{AllocClass, LeafSpec, PoolCreate, TopKind, TopSpec, VdevSpec, VdevsCheck};
 use zilla_env::strerror;
@@ -78,6 +79,9 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
         request.fs_properties.insert("mountpoint".to_owned(), path);
     }
     if dry_run {
+        if let Err(e) = check_pool_name(name, false) {
+            return Ok(refused(cx, name, &e));
+        }
         let (shown, taken) = (name, request.temporary_name.as_ref().unwrap_or(name).clone());
         let PoolCreate { vdevs, force, .. } = request;
         let text = layout(shown, &vdevs);

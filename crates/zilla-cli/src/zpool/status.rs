@@ -8,7 +8,7 @@ use crate::cx::{Cx, Run};
 use crate::fmt::color::{self, BLUE, RED, YELLOW, bold, paint};
 use crate::fmt::interval::{Interval, Stamp};
 use crate::fmt::vdev::{self, NameFlags};
-use crate::fmt::{ddt, json, left, time};
+use crate::fmt::{ddt, json, left, one_line, time};
 use std::rc::Rc;
 use zilla_control::props::nicenum::nicenum;
 use zilla_control::status::{StatusReason, reason_of};
@@ -230,7 +230,7 @@ fn errors(pool: &PoolInfo, opts: &Options) -> String {
     }
     let mut text = "errors: Permanent errors have been detected in the following files:\n\n".to_owned();
     for error in &pool.errors {
-        text.push_str(&format!("{:>7} {}\n", "", error_path(error)));
+        text.push_str(&format!("{:>7} {}\n", "", one_line(&error_path(error))));
     }
     text
 }

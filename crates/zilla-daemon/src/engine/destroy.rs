@@ -158,9 +158,7 @@ impl Engine {
             pool.release_volume(&ds, force).await?;
         }
         if name.contains('@') {
-            let _one = pool.mounting.lock().await;
-            // It may have been mounted as a file system.
-            pool.settle(name).await?;
+            pool.check_not_mounted(name).await?;
             pool.forget_snapshot(name);
         } else {
             pool.unmount_one(name, force).await?;

@@ -4,7 +4,9 @@
 //! [`zilla::Pool`] with what only the daemon knows of it: its alternate root, whether the cache
 //! file lists it, its mounts. The folder's other files are one subject each: making and importing
 //! pools, what they look like, their properties and history; datasets, their properties, snapshots,
-//! mounts.
+//! mounts. What an operation of the control API does is `impl Serves<Operation> for Engine` there;
+//! the table of operations makes the [`Backend`] of them, and one that nobody serves does not
+//! compile.
 //!
 //! What it keeps true: the set of pools changes one operation at a time (`changes`), so two imports
 //! of one pool cannot cross; everything within a pool is ordered by the pool's own sync task. A

@@ -35,6 +35,11 @@ impl Engine {
     async fn mount_all(&self, only: Option<&str>, how: &How) -> Vec<ApiError> {
         let (mut all, mut errors) = (Vec::new(), Vec::new());
         for pool in self.all_pools().into_iter().filter(|p| only.is_none_or(|only| only == p.name())) {
+            // What waits for the disks of one pool would keep the others waiting.
+            if let Err(e) = pool.check_running() {
+                errors.push(e);
+                continue;
+            }
             match pool.places_below(&pool.name()).await {
                 Ok(places) => all.extend(places.into_iter().map(|(path, name)| (path, name, pool.clone()))),
                 Err(e) => errors.push(e),

@@ -181,6 +181,20 @@ impl Pool {
         Ok(())
     }
 
+    /// Refuses what would take a snapshot from whoever has mounted it as a file system.
+    pub(super) async fn check_not_mounted(&self, snapshot: &str) -> Answer<()> {
+        if !self.mounts.lock().contains_key(snapshot) {
+            return Ok(());
+        }
+        let _one = self.mounting.lock().await;
+        // It may be that somebody has just unmounted it.
+        self.settle(snapshot).await?;
+        match self.mounted_at(snapshot) {
+            Some(_) => Err(ApiError::with(ErrorCode::Busy, "dataset is busy").subject(snapshot)),
+            None => Ok(()),
+        }
+    }
+
     fn place_of(&self, path: &str, how: &How) -> Place {
         let root = self.altroot.as_ref().filter(|root| *root != "/" && how.at.is_none()).map(PathBuf::from);
         Place { root, path: PathBuf::from(path) }

@@ -116,6 +116,9 @@ impl Engine {
         if let Some(held) = later.iter().find(|s| s.userrefs() > 0) {
             return Err(ApiError::with(ErrorCode::Busy, "dataset is busy").subject(held.name()));
         }
+        for name in &names {
+            pool.check_not_mounted(name).await?;
+        }
         let mut clones = Vec::new();
         for snap in &later {
             clones.extend(snap.clones().await.map_err(of_dataset)?);
