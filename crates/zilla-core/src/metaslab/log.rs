@@ -15,7 +15,6 @@ use super::Metaslabs;
 use super::range_tree::RangeTree;
 use super::slab::{Metaslab, State};
 use super::space_map::{Append, MapType, SpaceMap};
-use super::sync::End;
 use super::vdev::VdevSpace;
 use crate::dmu::{Dnode, NewObject, Objset, resident};
 use crate::error::{Error, Result};
@@ -265,9 +264,11 @@ impl Metaslabs {
         Ok(())
     }
 
-    /// Whether a metaslab may be flushed later.
-    pub(super) fn may_keep_logs(&self) -> bool {
-        (self.log.lock().logs.len() as u64) < MAX_TXGS
+    /// A metaslab's own map says that all is in use, and what the logs say so of with it.
+    pub(super) fn forget_allocs(&self, st: &mut State) {
+        let mut log = self.log.lock();
+        log.ranges = log.ranges.saturating_sub(st.unflushed_allocs.len() as u64);
+        st.unflushed_allocs.clear();
     }
 
     /// A metaslab's own map has everything up to the last txg.
@@ -329,9 +330,7 @@ impl Metaslabs {
                 self.condense(mos, tx, 1, &v, &ms).await?;
                 continue;
             }
-            if self.settle_map(mos, tx, 1, &v, &ms).await? != End::Sound {
-                continue;
-            }
+            let _ = self.renew_map(mos, tx, 1, &v, &ms).await?;
             let how = self.append_how(tx, 1);
             let mut st = ms.state();
             let st = &mut *st;

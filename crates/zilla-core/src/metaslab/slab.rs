@@ -400,25 +400,6 @@ impl Metaslab {
         }
     }
 
-    /// Has nobody find out whether the map of a metaslab that is not used can be read, until this
-    /// goes. None: it is used.
-    pub(super) async fn keep_unread(&self) -> Option<Loading<'_>> {
-        loop {
-            let listener = self.load_done.listen();
-            {
-                let mut st = self.state();
-                if !st.broken {
-                    return None;
-                }
-                if !st.loading {
-                    st.loading = true;
-                    return Some(Loading(self));
-                }
-            }
-            listener.await;
-        }
-    }
-
     async fn read(&self, reader: Option<Reader>, length: u64) -> Result<()> {
         // However this ends (the reader may be dropped at any await), the next one may try.
         let _unlock = Loading(self);
@@ -501,7 +482,7 @@ impl Metaslab {
     }
 }
 
-pub(super) struct Loading<'a>(&'a Metaslab);
+struct Loading<'a>(&'a Metaslab);
 
 impl Drop for Loading<'_> {
     fn drop(&mut self) {

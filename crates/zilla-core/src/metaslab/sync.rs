@@ -2,7 +2,7 @@
 
 use super::Metaslabs;
 use super::range_tree::RangeTree;
-use super::slab::{Again, Metaslab, State};
+use super::slab::{Metaslab, State};
 use super::space_map::{Append, MapType, SpaceMap, create_object};
 use super::vdev::{SpaceClass, VdevSpace};
 use crate::dmu::{Dnode, NewObject, Objset, resident};
@@ -30,16 +30,6 @@ pub struct FeatureCounts {
     pub spacemap_histogram: i64,
     pub log_spacemap: i64,
     pub obsolete_counts: i64,
-}
-
-/// What can be appended to a metaslab's map.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum End {
-    Sound,
-    /// Nothing now: its end cannot be read.
-    Later,
-    /// Another has taken its place, in which all is in use and which has what the logs know.
-    Renewed,
 }
 
 impl Metaslabs {
@@ -99,16 +89,9 @@ impl Metaslabs {
         }
         let logged = self.open_log(mos, tx).await?;
         self.ensure_map(mos, tx, v, ms).await?;
-        if !logged {
-            match self.settle_map(mos, tx, pass, v, ms).await? {
-                End::Sound => {}
-                // All is in use there.
-                End::Renewed => ms.state().allocating[slot].clear(),
-                End::Later => {
-                    self.list(tx.txg().next(), v.spec.id, ms, &mut ms.state());
-                    return Ok(());
-                }
-            }
+        if !logged && self.renew_map(mos, tx, pass, v, ms).await? {
+            // All is in use there.
+            ms.state().allocating[slot].clear();
         }
         if pass == 1 && !self.spare.is_short() && self.should_condense(ms) {
             self.condense(mos, tx, pass, v, ms).await?;
@@ -203,76 +186,54 @@ impl Metaslabs {
         Ok(())
     }
 
-    /// Whether entries can be appended to the map of a metaslab. If it is not used, and what they
-    /// would stand behind cannot be read, which would end the sync, they wait: in the logs, or,
-    /// where there are none, in memory, if they only say what is free. For the map may be readable
-    /// again, and nobody else knows what is free here. When that is not to be hoped for any more,
-    /// or cannot be waited for, another map takes its place. It says that all is in use but for
-    /// what the logs know to be free, so nothing is given to two.
-    pub(super) async fn settle_map(
+    /// Before entries are appended to the map of a metaslab that is not used: if what they would
+    /// stand behind cannot be read, which would end the sync, another map takes its place. It says
+    /// that all is in use but for what the logs know to be free, so nothing is given to two.
+    /// Whether that was done.
+    pub(super) async fn renew_map(
         &self,
         mos: &Arc<Objset>,
         tx: &Tx,
         pass: u64,
         v: &Arc<VdevSpace>,
         ms: &Arc<Metaslab>,
-    ) -> Result<End> {
-        let logged = self.features.read().log_spacemap;
-        let may_wait = |st: &State| {
-            let kept = if logged { self.may_keep_logs() } else { st.allocating[tx.txg().slot()].is_empty() };
-            kept && st.unread.is_some()
-        };
-        {
-            let st = ms.state();
-            let aligned = |sm: &SpaceMap| sm.length().is_multiple_of(u64::from(sm.blksz()));
-            if !st.broken || st.sm.as_ref().is_none_or(aligned) {
-                return Ok(End::Sound);
-            }
-            if st.loading && may_wait(&st) {
-                return Ok(End::Later);
-            }
-        }
-        // Who found at this moment that it can be read would give out what another map calls used.
-        let Some(_unread) = ms.keep_unread().await else { return Ok(End::Sound) };
+    ) -> Result<bool> {
         let (old, at) = {
             let st = ms.state();
-            let Some(sm) = &st.sm else { return Ok(End::Sound) };
+            let Some(sm) = st.sm.as_ref().filter(|_| st.broken) else { return Ok(false) };
             (sm.dnode().clone(), sm.length())
         };
-        let why = match old.read_wait(at.saturating_sub(1), &mut [0]).await {
-            Err(Error::Corrupt(why)) => why,
-            _ => return Ok(End::Sound),
-        };
-        if may_wait(&ms.state()) {
-            return Ok(End::Later);
+        if at.is_multiple_of(u64::from(old.blksz())) {
+            return Ok(false);
         }
-        tracing::error!("all of metaslab {} at {:#x} counts as in use: {why}", ms.id, ms.start);
+        match old.read_wait(at.saturating_sub(1), &mut [0]).await {
+            Err(Error::Corrupt(c)) => {
+                tracing::error!("all of metaslab {} at {:#x} counts as in use: {c}", ms.id, ms.start);
+            }
+            _ => return Ok(false),
+        }
         let dn = self.new_map(mos, tx, self.blksz()).await?;
         self.enter_map(mos, tx, v, ms, dn.id()).await?;
         let how = self.append_how(tx, pass);
         {
             let mut st = ms.state();
             let st = &mut *st;
-            let Some(sm) = &mut st.sm else { return Ok(End::Sound) };
+            let Some(sm) = &mut st.sm else { return Ok(false) };
             let mut whole = RangeTree::new();
             whole.add(ms.start, ms.size).map_err(|e| ms.corrupt(e))?;
             sm.replace_object(dn)?;
             sm.append(how, &whole, MapType::Alloc, None)?;
-            sm.append(how, &st.unflushed_frees, MapType::Free, None)?;
-            let allocated = ms.size.saturating_sub(st.unflushed_frees.space());
-            let counted = std::mem::replace(&mut st.allocated, allocated);
-            v.count_space(allocated as i64 - counted as i64, 0);
-            // In one with the map: to that, what the logs call used is used already.
-            self.flushed(tx, v, ms, st);
-            // What is freed later can be given out.
-            st.unread = Some(Again::default());
+            self.forget_allocs(st);
+            let counted =
+                std::mem::replace(&mut st.allocated, ms.size.saturating_sub(st.unflushed_frees.space()));
+            v.count_space(st.allocated as i64 - counted as i64, 0);
         }
         // Where not even its pointers can be read it stays behind.
         if old.phys().nlevels == 1 {
             self.count_map(&old, -1);
             mos.free(tx, &old);
         }
-        Ok(End::Renewed)
+        Ok(true)
     }
 
     pub(super) fn should_condense(&self, ms: &Metaslab) -> bool {
