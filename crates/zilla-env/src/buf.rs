@@ -89,7 +89,9 @@ impl IoBuf {
     pub fn truncate(&mut self, len: usize) {
         let before = self.waste();
         self.len = self.len.min(len);
-        POOL.waste.fetch_add(self.waste() - before, Ordering::Relaxed);
+        if self.waste() > before {
+            POOL.waste.fetch_add(self.waste() - before, Ordering::Relaxed);
+        }
     }
 
     /// Bytes that it has and nobody asked for.

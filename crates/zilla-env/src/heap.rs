@@ -7,14 +7,17 @@
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// How long what was counted is good, and how often free pages are given back. Either takes 1 to 5
-/// ms of a core for a heap of 50 to 100 MiB.
+/// How long what was counted is good, and how often free pages are given back at most. Either takes
+/// 1 to 5 ms of a core for a heap of 50 to 100 MiB.
 const COUNTED: Duration = Duration::from_secs(1);
 const AGE: Duration = Duration::from_secs(10);
+/// Giving back may take one part in so many of the time: meanwhile nobody else has the arena, and
+/// that of a large heap takes long.
+const SHARE: u32 = 1000;
 
 /// When it was last done, and what came of it.
 static LAST: Mutex<(Option<Instant>, usize)> = Mutex::new((None, 0));
-static AGED: Mutex<Option<Instant>> = Mutex::new(None);
+static AGED: Mutex<(Option<Instant>, Duration)> = Mutex::new((None, Duration::ZERO));
 
 fn is_over(since: Option<Instant>, time: Duration) -> bool {
     since.is_none_or(|since| since.elapsed() >= time)
@@ -32,9 +35,11 @@ pub fn heap_in_use() -> usize {
 /// Gives free pages of the heap back to the kernel, unless that was done just now.
 pub fn age_heap() {
     let mut aged = AGED.lock();
-    if is_over(*aged, AGE) {
-        *aged = Some(Instant::now());
+    let (last, took) = *aged;
+    if is_over(last, AGE.max(took * SHARE)) {
+        let begun = Instant::now();
         trim_heap();
+        *aged = (Some(begun), begun.elapsed());
     }
 }
 

@@ -37,11 +37,11 @@ const MOST_READ_AHEAD: u64 = 4;
 /// How long after a block's first use another belongs to that one (OpenZFS's `ARC_MINTIME`).
 pub const ONE_USE: Duration = Duration::from_millis(64);
 
-/// What was read ahead stays so long, if others can go instead. Source: `arc_min_prefetch_ms` and
-/// `arc_min_prescient_prefetch_ms` of OpenZFS's `arc.c`.
+/// What was read ahead stays so long, if others can go instead. Source: `arc_min_prefetch_ms` of
+/// OpenZFS's `arc.c`. (What is read for sure is read by a walk, which uses it itself: nobody is to
+/// come for it.)
 const MIN_PREFETCH: Duration = Duration::from_secs(1);
-const MIN_PRESCIENT: Duration = Duration::from_secs(6);
-/// So many of them are passed by for each block that has to go: the limit holds in any case.
+/// So many of them are passed by at a time: the limit holds in any case.
 const PASSED_BY: u32 = 16;
 /// In so many milliseconds times are kept, in a number that comes round in 17 minutes: then one use
 /// may be taken for the same as the first.
@@ -158,8 +158,8 @@ impl Entry {
 
     /// Whether it was read ahead and whoever it is for may still come.
     fn is_awaited(&self, now: Duration) -> bool {
-        let patience = if self.is(PRESCIENT) { MIN_PRESCIENT } else { MIN_PREFETCH };
-        self.is(PREFETCHED) && u128::from(ticks(now).wrapping_sub(self.used)) * TICK < patience.as_millis()
+        let ahead = self.is(PREFETCHED) && !self.is(PRESCIENT);
+        ahead && u128::from(ticks(now).wrapping_sub(self.used)) * TICK < MIN_PREFETCH.as_millis()
     }
 
     fn second(&self) -> Second {
@@ -470,7 +470,6 @@ impl Shard {
                 self.blocks.promote(list, list, at);
                 continue;
             }
-            passed_by = 0;
             let old = Place::of_block(list, at);
             let entry = self.take(old);
             self.counters.evicted(list, u64::from(entry.lsize), entry.second());

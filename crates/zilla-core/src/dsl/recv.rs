@@ -473,7 +473,8 @@ impl DslPool {
         let os = match &o.raw {
             Some(raw) => {
                 let object = self.key_object(&ds.dir()).await?.ok_or_else(|| bad("there is no key"))?;
-                if self.key_phys(object).await?.guid != raw.phys.guid {
+                let ours = self.key_phys(object).await?;
+                if (ours.guid, ours.suite) != (raw.phys.guid, raw.phys.suite) {
                     return refuse(Errno::Access, "encryption key does not match existing key");
                 }
                 let os_type =
