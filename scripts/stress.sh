@@ -55,6 +55,8 @@ say "begin: the daemon has $(rss)"
 
 workers=()
 stop=$disks/stop
+# However this ends, they end.
+trap 'touch "$stop"' EXIT
 # fsstress on a file system, begun anew when it ends, as it does where the daemon is killed.
 stress() {
   local seed=$2
@@ -108,7 +110,11 @@ while [ $((SECONDS - begun)) -lt "$seconds" ]; do
     # The next command starts it again, and it mounts where it was mounted.
     z zpool list "$pool" || die 'the pool is not there after the kill'
     z zfs mount -a || true
-    for fs in a b; do mounted "$fs" || die "$fs is not mounted after the kill"; done
+    # (A rollback takes b away for a moment.)
+    for fs in a b; do
+      for _ in $(seq 50); do mounted "$fs" && break || sleep 0.2; done
+      mounted "$fs" || die "$fs is not mounted after the kill"
+    done
   fi
 done
 touch "$stop"
@@ -118,6 +124,7 @@ for worker in "${workers[@]}"; do
 done
 say "end: the daemon has $(rss)"
 must zpool sync "$pool"
+must zpool wait -t scrub "$pool"
 must zpool scrub -w "$pool"
 must zpool status "$pool"
 must zpool export "$pool"
@@ -131,5 +138,6 @@ say "all removed: the daemon has $(rss)"
 must zpool export "$pool"
 all_blocks "$pool" "$disks"
 z stop >/dev/null
+trap - EXIT
 rm -r "$disks"
 say "stress: $seconds s and $killed kills without a finding"
