@@ -112,7 +112,10 @@ while [ $((SECONDS - begun)) -lt "$seconds" ]; do
     z zfs mount -a || true
     # (A rollback takes b away for a moment.)
     for fs in a b; do
-      for _ in $(seq 50); do mounted "$fs" && break || sleep 0.2; done
+      for _ in $(seq 50); do
+        if mounted "$fs"; then break; fi
+        sleep 0.2
+      done
       mounted "$fs" || die "$fs is not mounted after the kill"
     done
   fi
