@@ -110,6 +110,10 @@ impl Backend for Fake {
         Ok(MountedReply::default())
     }
 
+    async fn vdevs_check(&self, _: &Caller, _: VdevsCheck) -> Done<()> {
+        Ok(())
+    }
+
     async fn pool_destroy(&self, _: &Caller, r: PoolDestroy) -> Done<()> {
         self.state().pools.remove(&r.name);
         Ok(())
