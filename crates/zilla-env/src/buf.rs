@@ -471,7 +471,7 @@ mod tests {
         assert!(held >= 48 * MIB && (7 * MIB..9 * MIB).contains(&(waste - before.1)), "{held} {waste}");
         large.truncate(MIB);
         assert!((46 * MIB..48 * MIB).contains(&(pool_in_use().1 - before.1)), "{:?}", pool_in_use());
-        let (whole, parts) = Whole::lend(large, [0..4096]);
+        let (whole, parts) = Whole::lend(large, std::iter::once(0..4096));
         assert!((46 * MIB..48 * MIB).contains(&(pool_in_use().1 - before.1)), "parts have none");
         drop((whole, parts));
         assert!(pool_in_use().1 < before.1 + MIB, "{before:?} {:?}", pool_in_use());
