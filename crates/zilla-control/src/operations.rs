@@ -210,7 +210,8 @@ pub async fn dispatch<B: Backend>(backend: &B, caller: Caller, name: &str, body:
     answer.and_then(|answered| answered.seal(limit)).unwrap_or_else(refusal)
 }
 
-/// Hands the table of operations to another macro, as it is here.
+/// The table of operations, handed to the macro that is named: on each line a method, its request
+/// and its reply.
 #[macro_export]
 macro_rules! each_operation {
     ($with:ident) => {

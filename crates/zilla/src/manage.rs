@@ -171,7 +171,7 @@ impl Pool {
         self.spa().suspended()
     }
 
-    /// Waits until that is so, and tells why.
+    /// Waits until the pool is suspended, and tells why.
     pub async fn until_suspended(&self) -> Error {
         self.spa().until_suspended().await
     }

@@ -66,7 +66,7 @@ pub enum Access {
     Demand,
     /// Whoever reads a stream, if he goes on.
     Predictive,
-    /// Somebody who is sure to come.
+    /// A walk, such as a scan: it is sure to use the block, and does so itself.
     Prescient,
 }
 

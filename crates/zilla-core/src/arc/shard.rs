@@ -93,7 +93,7 @@ const PREFETCHED: u8 = 16;
 const L2_HAD: u8 = 32;
 /// Was used, and read ahead again since.
 const AGAIN: u8 = 64;
-/// The last prefetch was for somebody who is sure to come.
+/// The last prefetch was a walk's ([`Access::Prescient`]).
 const PRESCIENT: u8 = 128;
 
 impl Default for Entry {

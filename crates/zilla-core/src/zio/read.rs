@@ -48,7 +48,7 @@ fn is_prefetch(class: Priority) -> bool {
 }
 
 impl Access {
-    /// Of whoever reads so and says no more of it: what does not wait will be wanted for sure.
+    /// Of whoever reads so and says no more of it: who does not wait as a user does is a walk.
     pub(super) fn of(class: Priority) -> Access {
         if is_prefetch(class) { Access::Prescient } else { Access::Demand }
     }

@@ -169,7 +169,7 @@ mod tests {
         assert!(lacking.is_empty(), "{lacking:?}");
         let of = |name: &str| all.iter().find(|(n, _)| *n == name).unwrap().1;
         assert_eq!((of("arc_no_grow"), of("arc_need_free")), (1, (1 << 26) - (1 << 20)));
-        // All that the process has is told, and nothing twice.
+        // What no other name tells of buffers and heap is `other_size`.
         let told = ["size", "overhead_size", "dbuf_size", "dnode_size", "anon_size", "l2_hdr_size"];
         let told = told.iter().map(|name| of(name)).sum::<u64>() + of("abd_chunk_waste_size");
         assert_eq!(told + of("other_size"), of("buffers_size") + of("heap_size"));

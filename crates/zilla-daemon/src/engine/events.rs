@@ -33,7 +33,7 @@ impl Serves<EventQuery> for Engine {
 
 impl Serves<EventClear> for Engine {
     async fn serve(&self, _: &Caller, _: EventClear) -> Answer<u64> {
-        Ok(zilla::events::events().clear() as u64)
+        Ok(events().clear() as u64)
     }
 }
 

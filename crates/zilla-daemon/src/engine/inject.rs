@@ -66,16 +66,18 @@ impl Serves<InjectAdd> for Engine {
     }
 }
 
-impl Engine {
-    pub(super) fn declare_state(&self, r: &InjectState) -> Answer<()> {
+impl Serves<InjectState> for Engine {
+    async fn serve(&self, _: &Caller, r: InjectState) -> Answer<()> {
         let pool = self.pool(&r.pool)?;
         let verdict = if r.fault { VdevState::Faulted } else { VdevState::Degraded };
         tracing::warn!(pool = %r.pool, guid = r.guid, ?verdict, "a device is declared to have failed");
         pool.zilla.declare(r.guid, verdict).map_err(of_vdev)
     }
+}
 
+impl Engine {
     /// What is in memory of blocks is forgotten, and the kernel's pages of files with it.
-    pub(super) async fn forget_blocks(&self) {
+    async fn forget_blocks(&self) {
         let pools = self.all_pools();
         let mut known = Vec::new();
         for pool in &pools {
@@ -112,19 +114,15 @@ impl Engine {
 
 impl Serves<InjectList> for Engine {
     async fn serve(&self, _: &Caller, _: InjectList) -> Answer<Vec<InjectHandler>> {
-        Ok(list())
+        Ok(injections().list().into_iter().map(told).collect())
     }
 }
 
 impl Serves<InjectClear> for Engine {
     async fn serve(&self, _: &Caller, r: InjectClear) -> Answer<Vec<u64>> {
-        Ok(clear(r.id))
-    }
-}
-
-impl Serves<InjectState> for Engine {
-    async fn serve(&self, _: &Caller, r: InjectState) -> Answer<()> {
-        self.declare_state(&r)
+        let gone = injections().clear(r.id);
+        gone.iter().for_each(|id| tracing::warn!(id, "errors are injected no more"));
+        Ok(gone)
     }
 }
 
@@ -133,16 +131,6 @@ impl Serves<InjectFlush> for Engine {
         self.forget_blocks().await;
         Ok(())
     }
-}
-
-pub(super) fn list() -> Vec<InjectHandler> {
-    injections().list().into_iter().map(told).collect()
-}
-
-pub(super) fn clear(id: Option<u64>) -> Vec<u64> {
-    let gone = injections().clear(id);
-    gone.iter().for_each(|id| tracing::warn!(id, "errors are injected no more"));
-    gone
 }
 
 async fn fault(pool: &Pool, asked: InjectFault) -> Answer<Fault> {

@@ -245,8 +245,22 @@ impl Engine {
             _ => refused(&r.name, &e),
         })
     }
+}
 
-    pub(super) async fn change_key(&self, r: KeyChange, turn: Turn) -> Answer<()> {
+impl Serves<KeyLoad> for Engine {
+    async fn serve(&self, caller: &Caller, r: KeyLoad) -> Answer<()> {
+        self.load_key(r, Turn::of(caller)).await
+    }
+}
+
+impl Serves<KeyUnload> for Engine {
+    async fn serve(&self, _: &Caller, r: KeyUnload) -> Answer<()> {
+        self.unload_key(r).await
+    }
+}
+
+impl Serves<KeyChange> for Engine {
+    async fn serve(&self, caller: &Caller, r: KeyChange) -> Answer<()> {
         let pool = self.pool_of(&r.name)?;
         let dir = pool.zilla.dir_by_name(&r.name).await.map_err(of_dataset)?;
         let how = if r.inherit {
@@ -258,7 +272,7 @@ impl Engine {
             };
             let key = r.key.as_ref().ok_or_else(|| failed("No key was given."))?;
             check_location(r.keylocation.as_deref())?;
-            let key = self.new_key(format, key, r.pbkdf2iters.as_ref(), turn).await?;
+            let key = self.new_key(format, key, r.pbkdf2iters.as_ref(), Turn::of(caller)).await?;
             Rekey::New { key, location: r.keylocation }
         };
         pool.zilla.change_key(&r.name, how).await.map_err(|e| match e.errno() {
@@ -266,24 +280,6 @@ impl Engine {
             Errno::Inval => failed("Invalid properties for key change."),
             _ => refused(&r.name, &e),
         })
-    }
-}
-
-impl Serves<KeyChange> for Engine {
-    async fn serve(&self, caller: &Caller, r: KeyChange) -> Answer<()> {
-        self.change_key(r, Turn::of(caller)).await
-    }
-}
-
-impl Serves<KeyUnload> for Engine {
-    async fn serve(&self, _: &Caller, r: KeyUnload) -> Answer<()> {
-        self.unload_key(r).await
-    }
-}
-
-impl Serves<KeyLoad> for Engine {
-    async fn serve(&self, caller: &Caller, r: KeyLoad) -> Answer<()> {
-        self.load_key(r, Turn::of(caller)).await
     }
 }
 

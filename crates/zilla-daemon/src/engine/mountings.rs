@@ -114,11 +114,6 @@ impl Engine {
         Err(e)
     }
 
-    /// What is mounted, but for snapshots, which OpenZFS's `zfs mount` does not list.
-    fn mounted_heads(&self) -> Vec<MountEntry> {
-        self.mounted().into_iter().filter(|m| !m.dataset.contains('@')).collect()
-    }
-
     pub(super) fn mounted(&self) -> Vec<MountEntry> {
         let mut all = Vec::new();
         for pool in self.all_pools() {
@@ -134,7 +129,8 @@ impl Engine {
 }
 
 impl Serves<MountList> for Engine {
+    /// What is mounted, but for snapshots, which OpenZFS's `zfs mount` does not list.
     async fn serve(&self, _: &Caller, _: MountList) -> Answer<Vec<MountEntry>> {
-        Ok(self.mounted_heads())
+        Ok(self.mounted().into_iter().filter(|m| !m.dataset.contains('@')).collect())
     }
 }

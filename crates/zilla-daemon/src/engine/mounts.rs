@@ -419,7 +419,7 @@ impl Pool {
         found.await.map_err(|e| of_dataset(e).subject(name))
     }
 
-    /// The same for a dataset and what is below it.
+    /// Mounts whatever of a dataset and what is below it wants to be.
     pub async fn mount_below(&self, engine: &Engine, name: &str, how: &How) -> Vec<ApiError> {
         let mut all = match self.places_below(name).await {
             Ok(all) => all,

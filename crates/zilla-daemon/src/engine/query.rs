@@ -101,9 +101,17 @@ impl Engine {
         }
         Ok(reply)
     }
+}
 
-    pub(super) fn dataset_at(&self, path: &str) -> Answer<String> {
-        let path = Path::new(path);
+impl Serves<DatasetQuery> for Engine {
+    async fn serve(&self, caller: &Caller, r: DatasetQuery) -> Answer<DatasetQueryReply> {
+        self.answer_query(caller, r).await
+    }
+}
+
+impl Serves<DatasetByPath> for Engine {
+    async fn serve(&self, _: &Caller, r: DatasetByPath) -> Answer<String> {
+        let path = Path::new(&r.path);
         let mut best: Option<(usize, String)> = None;
         for pool in self.all_pools() {
             for (name, mounted) in &*pool.mounts.lock() {
@@ -117,18 +125,6 @@ impl Engine {
         best.map(|(_, name)| name).ok_or_else(|| {
             ApiError::with(ErrorCode::NoEnt, "not a ZFS filesystem").subject(path.to_string_lossy())
         })
-    }
-}
-
-impl Serves<DatasetQuery> for Engine {
-    async fn serve(&self, caller: &Caller, r: DatasetQuery) -> Answer<DatasetQueryReply> {
-        self.answer_query(caller, r).await
-    }
-}
-
-impl Serves<DatasetByPath> for Engine {
-    async fn serve(&self, _: &Caller, r: DatasetByPath) -> Answer<String> {
-        self.dataset_at(&r.path)
     }
 }
 
