@@ -4,7 +4,7 @@
 //! descriptors, and whoever reads a pipe to its end would then wait for the daemon.
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -50,6 +50,8 @@ impl std::fmt::Display for Done {
 pub struct World {
     dir: TempDir,
     bin: PathBuf,
+    /// What all commands get, and the daemon that one of them starts.
+    env: Vec<(&'static str, OsString)>,
 }
 
 impl Default for World {
@@ -68,7 +70,14 @@ impl World {
         use std::os::unix::fs::PermissionsExt;
         let private = std::fs::Permissions::from_mode(0o700);
         std::fs::set_permissions(dir.path().join("state"), private).expect("temporary folder");
-        World { dir, bin: binaries() }
+        World { dir, bin: binaries(), env: Vec::new() }
+    }
+
+    /// The same with a variable of the environment set for all its commands.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl Into<OsString>) -> World {
+        self.env.push((name, value.into()));
+        self
     }
 
     pub fn path(&self) -> &Path {
@@ -103,6 +112,7 @@ impl World {
         command.env("ZILLA_DIR", self.state()).env("LC_ALL", "C").env("TZ", "UTC").current_dir(self.path());
         // Worlds beside each other have pools of one name, and one /dev.
         command.env("ZILLA_ZVOL_DEVICES", "off");
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command
     }
 
