@@ -34,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(body) else { return };
     let _ = naming::check_pool_name(text, pick & 1 == 0);
     let _ = naming::check_entity(text);
-    let _ = naming::check_nesting(text);
+    let _ = naming::check_nesting(text, u64::from(pick));
     if naming::check_mountpoint(text).is_ok() {
         let path = std::path::Path::new(text);
         assert!(path.is_absolute() && !path.components().any(|c| matches!(c, std::path::Component::ParentDir)));

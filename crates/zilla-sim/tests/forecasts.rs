@@ -99,10 +99,8 @@ fn modelled(env: &Env, sizes: &[(&'static str, &str, u64)]) -> Env {
     })
 }
 
-/// A run of the load, and the trace of it. The advisor takes a cache device to be fed what was read
-/// ahead as well.
+/// A run of the load, and the trace of it.
 fn run(load: &Load, with_cache: bool) -> (TraceHeader, Vec<Record>, Duration) {
-    zilla_core::tunables::L2ARC_NOPREFETCH.set(0);
     let sim = Sim::with_config(3, SimConfig { punctual: true, ..SimConfig::default() });
     let sizes = [(DISK, "7200rpm-sata", 2 << 30), (CACHE, "nvme", load.cache)];
     sizes.iter().for_each(|(path, _, size)| drop(sim.add_disk(path, *size)));

@@ -98,6 +98,10 @@ impl DbufCache {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
+    pub(super) fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -112,7 +116,7 @@ impl DbufCache {
             objects_limit,
             bytes: self.bytes() as u64,
             most_bytes: self.most.load(Ordering::Relaxed) as u64,
-            limit: self.limit.load(Ordering::Relaxed) as u64,
+            limit: self.limit() as u64,
             evicted: self.evicted.load(Ordering::Relaxed),
             levels: self.levels.each_ref().map(|n| n.load(Ordering::Relaxed)),
         }

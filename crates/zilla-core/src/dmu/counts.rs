@@ -68,9 +68,13 @@ counters! {
         direct_read_bytes,
         direct_written_blocks,
         direct_written_bytes,
-        /// Reads that went on where the last one of the same object ended, and others.
-        sequential,
-        elsewhere,
+        /// Reads, by what they were to the streams of their objects (`dmu/zfetch.rs`).
+        hits,
+        future,
+        stride,
+        past,
+        misses,
+        max_streams,
         /// Blocks that were read ahead, and those of them that are on their way.
         ahead_blocks,
         ahead_active,

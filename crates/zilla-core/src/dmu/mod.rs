@@ -18,7 +18,7 @@
 //! batches: level-0 blocks of all objects, then their parents, up to the one block whose pointer is
 //! the result. What it must read for that, the reads that writes put off, begins in disk order when
 //! the txg is closed (`resolve`). Code that must look before it changes uses `fault`; files and
-//! volumes read and write their objects by `stream`.
+//! volumes read and write their objects by `stream`, which reads ahead what `zfetch` expects.
 //!
 //! **Invariants.** Blocks are never overwritten in place: a sync writes new blocks and hands out
 //! the old pointers as *killed*, so that until the uberblock is replaced the old tree is whole, and
@@ -63,6 +63,7 @@ mod sync;
 pub mod testing;
 mod tree;
 mod write_props;
+mod zfetch;
 
 pub use cache::{DbufCache, DbufCounts};
 pub(crate) use counts::count;
@@ -78,7 +79,7 @@ pub(crate) use parts::PART;
 pub use range::RangeSet;
 pub use resolve::{FaultCounts, Faults, Resolver};
 pub(crate) use stream::Written;
-pub use stream::{Cursor, ReadData};
+pub use stream::{ReadData, Zfetch};
 pub use sync::{ObjsetSync, Usage};
 pub use write_props::Prefetch;
 

@@ -1,9 +1,9 @@
 //! The bytes of one object as a stream: what files and volumes have in common.
 //!
-//! A reader that goes on where it stopped ([`Cursor`]) finds what comes next in memory already. A
-//! write takes over the caller's buffers where they hold whole records and copies only the ragged
-//! ends; it never reads. [`in_tx`](super::in_tx) is the loop such operations run in. Freeing a
-//! range, whose ends may be anywhere, is [`Dnode::free_range`].
+//! What readers will ask for next is read ahead ([`Zfetch`]). A write takes over the caller's
+//! buffers where they hold whole records and copies only the ragged ends; it never reads.
+//! [`in_tx`](super::in_tx) is the loop such operations run in. Freeing a range, whose ends may be
+//! anywhere, is [`Dnode::free_range`].
 //!
 //! **Crash.** All a call changes lies in the caller's txg.
 
@@ -12,25 +12,29 @@ use super::dnode::Dnode;
 use super::fault::Now;
 use super::tree::epbs;
 use super::write_props::Prefetch;
+use super::zfetch::{FIRST, Hit, LARGEST, Streams, Wanted};
 use crate::error::Result;
 use crate::txg::Tx;
 use crate::types::Bookmark;
 use bytes::Bytes;
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::borrow::Cow;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use zilla_env::{Env, IoBuf};
 
 /// What was read: pieces of shared buffers, in order.
 pub type ReadData = SmallVec<[Bytes; 2]>;
 
-/// How far a sequential reader is read ahead, in bytes.
-const READ_AHEAD: u64 = 8 << 20;
-/// Of them a task reads so many: what has to be decrypted or decompressed is, on several cores.
+/// A task reads ahead so many bytes: what has to be decrypted or decompressed is, on several cores.
 const AHEAD_TASK: u64 = 1 << 20;
+/// A stream is read ahead by at most this part of what the blocks in memory may take, so that many
+/// streams do not push out each other's; but always by so much that a device is asked for as many
+/// bytes at once as one request may have.
+const AHEAD_PART: u64 = 8;
 
 /// A piece of what was written.
 pub(crate) struct Written {
@@ -41,48 +45,29 @@ pub(crate) struct Written {
     pub shared: u64,
 }
 
-/// Where the readers of an object are. One that goes on where the last read ended is sequential.
+/// Where the readers of an object are, from the first one that does not read all of it at once.
 #[derive(Debug, Default)]
-pub struct Cursor {
-    /// Where the last read ended.
-    end: AtomicU64,
-    /// Up to where a sequence of reads was read ahead.
-    ahead: AtomicU64,
+pub struct Zfetch {
+    streams: Mutex<Option<Box<Streams>>>,
 }
 
-impl Cursor {
-    /// What to read ahead for a read of `len` bytes at `off`, which was not in memory.
-    fn next(&self, off: u64, len: u64, size: u64) -> Option<Range<u64>> {
-        let sequential = self.end.load(Ordering::Relaxed) == off && off > 0;
-        if !sequential {
-            self.ahead.store(0, Ordering::Relaxed);
-            return None;
+impl Zfetch {
+    fn read(&self, off: u64, len: u64, size: u64, largest: u64) -> (Hit, Wanted) {
+        let mut streams = self.streams.lock();
+        if streams.is_none() && off == 0 && len >= size {
+            return (Hit::Miss, Wanted::new());
         }
-        let from = self.ahead.load(Ordering::Relaxed).max(off + len);
-        let to = (off + len).saturating_add(READ_AHEAD).min(size);
-        if from >= to {
-            return None;
-        }
-        self.ahead.store(to, Ordering::Relaxed);
-        Some(from..to)
+        streams.get_or_insert_default().read(off, len, size, largest)
     }
 }
 
 impl Dnode {
     /// The bytes at `off`, if they are in memory. `past`: who reads goes past the cache.
-    pub(crate) fn read_at(
-        self: &Arc<Self>,
-        cursor: &Cursor,
-        off: u64,
-        len: usize,
-        past: bool,
-    ) -> Now<ReadData> {
+    pub(crate) fn read_at(self: &Arc<Self>, off: u64, len: usize, past: bool) -> Now<ReadData> {
         let mut out = ReadData::new();
         if len > 0 {
             self.read_shared(off, len, &mut out)?;
             let stats = &self.shared.cache.streams;
-            let last = cursor.end.swap(off + len as u64, Ordering::Relaxed);
-            count(if last == off && off > 0 { &stats.sequential } else { &stats.elsewhere }, 1);
             let (blocks, bytes) = match past {
                 true => (&stats.direct_read_blocks, &stats.direct_read_bytes),
                 false => (&stats.read_blocks, &stats.read_bytes),
@@ -99,40 +84,64 @@ impl Dnode {
         if len == 0 { 0 } else { (off + (len - 1)) / blksz + 1 - off / blksz }
     }
 
-    /// Begins to load what a sequential reader of `len` bytes at `off` will ask for next; the
-    /// object's contents end at `size`.
-    pub(crate) fn read_ahead(self: &Arc<Self>, env: &Env, cursor: &Cursor, off: u64, len: u64, size: u64) {
+    /// Begins to load what the reader of `len` bytes at `off` will ask for next, if that shows; the
+    /// object's contents end at `size`. To be called when the bytes were read, or before they are
+    /// waited for, so that nothing that is read ahead comes before them.
+    pub(crate) fn read_ahead(self: &Arc<Self>, env: &Env, zfetch: &Zfetch, off: u64, len: u64, size: u64) {
         let wanted = Prefetch::from_prop(self.shared.prefetch.load(Ordering::Relaxed).into());
-        if crate::tunables::PREFETCH_DISABLE.get() != 0 || wanted == Prefetch::None {
+        if len == 0 || crate::tunables::PREFETCH_DISABLE.get() != 0 || wanted == Prefetch::None {
             return;
         }
-        let Some(range) = cursor.next(off, len, size) else { return };
-        let (dnode, blksz) = (self.clone(), u64::from(self.blksz().max(1)));
-        let (level, shift) = match wanted {
-            Prefetch::All | Prefetch::None => (0, 0),
+        let largest = (self.shared.cache.limit() as u64 / AHEAD_PART).clamp(2 * FIRST, LARGEST);
+        let (hit, ranges) = zfetch.read(off, len, size, largest);
+        let stats = &self.shared.cache.streams;
+        match hit {
+            Hit::Next => count(&stats.hits, 1),
+            Hit::Future => count(&stats.future, 1),
+            Hit::Stride => count(&stats.stride, 1),
+            Hit::Past => count(&stats.past, 1),
+            Hit::Miss => count(&stats.misses, 1),
+            Hit::Full => count(&stats.max_streams, 1),
+            Hit::Again => (),
+        }
+        ranges.into_iter().for_each(|range| self.load_range_ahead(env, range, wanted));
+    }
+
+    fn load_range_ahead(self: &Arc<Self>, env: &Env, range: Range<u64>, wanted: Prefetch) {
+        let blksz = u64::from(self.blksz().max(1));
+        let blocks = range.start / blksz..=((range.end - 1) / blksz).min(self.maxblkid());
+        let (level, blocks) = match wanted {
+            Prefetch::All | Prefetch::None => (0, self.not_here(blocks)),
             // The blocks that lead to the data.
             Prefetch::Metadata => {
                 let inner = self.inner.lock();
                 if inner.phys.nlevels < 2 {
                     return;
                 }
-                (1, epbs(inner.head.indblkshift))
+                let shift = epbs(inner.head.indblkshift);
+                (1, (blocks.start() >> shift..=blocks.end() >> shift).collect())
             }
         };
-        let (first, last) = ((range.start / blksz) >> shift, ((range.end - 1) / blksz) >> shift);
-        let each = (AHEAD_TASK / blksz).max(1);
-        for from in (first..=last).step_by(each as usize) {
-            let (dnode, to) = (dnode.clone(), last.min(from + each - 1));
+        let each = (AHEAD_TASK / blksz).max(1) as usize;
+        for blocks in blocks.chunks(each) {
+            let (dnode, blocks) = (self.clone(), blocks.to_vec());
             env.spawn(async move {
-                let (stats, blocks) = (&dnode.shared.cache.streams, to + 1 - from);
-                count(&stats.ahead_blocks, blocks);
-                count(&stats.ahead_active, blocks);
+                let (stats, n) = (&dnode.shared.cache.streams, blocks.len() as u64);
+                count(&stats.ahead_blocks, n);
+                count(&stats.ahead_active, n);
                 // A block that cannot be read will be asked for again by whoever needs it, and
                 // report why.
-                let _ = join_all((from..=to).map(|b| dnode.load_ahead(level, b))).await;
-                stats.ahead_active.fetch_sub(blocks, Ordering::Relaxed);
+                let _ = join_all(blocks.into_iter().map(|b| dnode.load_ahead(level, b))).await;
+                stats.ahead_active.fetch_sub(n, Ordering::Relaxed);
             });
         }
+    }
+
+    /// Those of some blocks whose contents are not in memory.
+    fn not_here(&self, blocks: RangeInclusive<u64>) -> Vec<u64> {
+        let inner = self.inner.lock();
+        let is_here = |b: &u64| inner.dbufs.get(b).is_some_and(|db| db.base_known() || db.hides_base());
+        blocks.filter(|b| !is_here(b)).collect()
     }
 
     /// Brings the blocks of a range into memory, all at once.
@@ -158,7 +167,7 @@ impl Dnode {
     }
 
     /// The blocks that a range lies in, as far as there are any.
-    fn records_of(&self, off: u64, len: u64) -> std::ops::RangeInclusive<u64> {
+    fn records_of(&self, off: u64, len: u64) -> RangeInclusive<u64> {
         let blksz = u64::from(self.blksz().max(1));
         let last = (off.saturating_add(len).saturating_sub(1) / blksz).min(self.maxblkid());
         off / blksz..=last
@@ -297,23 +306,5 @@ mod tests {
                 prop_assert!(!whole || at == record || d.is_empty(), "a piece begins within a whole record, at {}", at);
             }
         }
-    }
-
-    #[test]
-    fn only_who_goes_on_where_the_last_read_ended_is_read_ahead() {
-        const SIZE: u64 = 100 << 20;
-        let cursor = Cursor::default();
-        assert_eq!(cursor.next(0, 4096, SIZE), None, "the first read may be the only one");
-        cursor.end.store(4096, Ordering::Relaxed);
-        assert_eq!(cursor.next(8192, 4096, SIZE), None, "it went elsewhere");
-        assert_eq!(cursor.next(4096, 4096, SIZE), Some(8192..8192 + READ_AHEAD));
-        cursor.end.store(8192, Ordering::Relaxed);
-        assert_eq!(
-            cursor.next(8192, 4096, SIZE),
-            Some(8192 + READ_AHEAD..12288 + READ_AHEAD),
-            "no block twice"
-        );
-        cursor.end.store(SIZE - 4096, Ordering::Relaxed);
-        assert_eq!(cursor.next(SIZE - 4096, 4096, SIZE), None, "there is nothing behind the end");
     }
 }

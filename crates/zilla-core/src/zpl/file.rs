@@ -77,7 +77,10 @@ impl Zfs {
             state.attrs.size
         };
         let len = (len as u64).min(size.saturating_sub(off));
-        let out = zn.dnode().read_at(&zn.cursor, off, len as usize, direct)?;
+        let out = zn.dnode().read_at(off, len as usize, direct)?;
+        if !direct {
+            zn.dnode().read_ahead(&self.env, &zn.zfetch, off, len, size);
+        }
         self.objset.stats.read(len as usize);
         self.accessed(&zn);
         Ok(out)
@@ -118,7 +121,13 @@ impl Zfs {
                 Err(Stop::Need(Need::Block { dnode, level: 0, .. })) => {
                     let zn = resident(|| self.znode(id)).await?;
                     let size = zn.state.lock().attrs.size;
-                    dnode.read_ahead(&self.env, &zn.cursor, off, len as u64, size);
+                    dnode.read_ahead(
+                        &self.env,
+                        &zn.zfetch,
+                        off,
+                        (len as u64).min(size.saturating_sub(off)),
+                        size,
+                    );
                     dnode.load_range(off, len as u64).await?;
                 }
                 Err(Stop::Need(need)) => need.load().await?,

@@ -11,7 +11,7 @@ use super::sa::Packed;
 use super::types::{Attr, S_IFREG, Time};
 use super::{ZFS_ARCHIVE, ZFS_AV_MODIFIED, ZPL_VERSION_FUID};
 use crate::dmu::objects::Table;
-use crate::dmu::{Cursor, Dnode, Now, resident};
+use crate::dmu::{Dnode, Now, Zfetch, resident};
 use crate::error::{Error, Result};
 use crate::txg::Tx;
 use crate::types::ObjectId;
@@ -29,7 +29,7 @@ pub struct Znode {
     id: u64,
     dnode: Arc<Dnode>,
     pub(super) state: Mutex<State>,
-    pub(super) cursor: Cursor,
+    pub(super) zfetch: Zfetch,
 }
 
 pub(super) struct State {
@@ -50,7 +50,7 @@ impl Znode {
             id: dnode.id().0,
             dnode,
             state: Mutex::new(State { attrs, xattrs: None, atime_dirty: false, gone: false, unnamed: false }),
-            cursor: Cursor::default(),
+            zfetch: Zfetch::default(),
         })
     }
     pub fn id(&self) -> u64 {

@@ -30,7 +30,8 @@ impl Zvol {
     /// Bytes, if they are in memory. All of the range must be within the volume.
     pub fn try_read(&self, off: u64, len: usize) -> Now<ReadData> {
         self.check_range(off, len as u64, Errno::Inval)?;
-        let data = self.data.read_at(&self.cursor, off, len, false)?;
+        let data = self.data.read_at(off, len, false)?;
+        self.data.read_ahead(&self.env, &self.zfetch, off, len as u64, self.size());
         self.objset.stats.read(len);
         Ok(data)
     }
@@ -42,7 +43,7 @@ impl Zvol {
                 Ok(data) => return Ok(data),
                 Err(Stop::Err(e)) => return Err(e),
                 Err(Stop::Need(Need::Block { level: 0, .. })) => {
-                    self.data.read_ahead(&self.env, &self.cursor, off, len as u64, self.size());
+                    self.data.read_ahead(&self.env, &self.zfetch, off, len as u64, self.size());
                     self.data.load_range(off, len as u64).await?;
                 }
                 Err(Stop::Need(need)) => need.load().await?,

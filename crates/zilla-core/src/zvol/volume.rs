@@ -1,7 +1,7 @@
 //! An open volume.
 
 use super::{SIZE, ZVOL_OBJ, ZVOL_ZAP_OBJ};
-use crate::dmu::{Cursor, Dnode, Now, Objset, resident};
+use crate::dmu::{Dnode, Now, Objset, Zfetch, resident};
 use crate::error::{Errno, Error, Result};
 use crate::txg::TxgState;
 use crate::types::ObjectId;
@@ -48,7 +48,7 @@ pub struct Zvol {
     pub(super) order: Mutex<()>,
     /// Held by who changes its size, from the first txg to the last.
     pub(super) resize: futures_util::lock::Mutex<()>,
-    pub(super) cursor: Cursor,
+    pub(super) zfetch: Zfetch,
 }
 
 impl Zvol {
@@ -111,7 +111,7 @@ impl Zvol {
             props: RwLock::new(props),
             order: Mutex::new(()),
             resize: futures_util::lock::Mutex::new(()),
-            cursor: Cursor::default(),
+            zfetch: Zfetch::default(),
         };
         zvol.set_props(props);
         Ok(zvol)

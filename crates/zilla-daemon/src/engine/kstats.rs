@@ -242,14 +242,12 @@ fn tx_names(c: &TxCounts) -> [(&'static str, u64); 5] {
 
 pub(super) fn stream_names(c: &StreamCounts) -> [(&'static str, u64); 8] {
     [
-        ("hits", c.sequential),
-        // A stream here is one that goes on where it stopped: there are no others.
-        ("future", 0),
-        ("stride", 0),
-        ("past", 0),
-        ("misses", c.elsewhere),
-        // Each object has its own.
-        ("max_streams", 0),
+        ("hits", c.hits),
+        ("future", c.future),
+        ("stride", c.stride),
+        ("past", c.past),
+        ("misses", c.misses),
+        ("max_streams", c.max_streams),
         ("io_issued", c.ahead_blocks),
         ("io_active", c.ahead_active),
     ]
