@@ -1,18 +1,22 @@
 //! Disks leave and return; afterwards any other one may be taken away. `ZILLA_RETURNS` says how
-//! many seeds. A disk that is there and never answers is as good as one that is not.
+//! many seeds. A disk that is there and never answers is as good as one that is not. What a disk
+//! alone has of a pool that has gone on without it does not count.
 
+use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use zilla_core::spa::Spa;
 use zilla_core::vdev::VdevState;
 use zilla_core::zpl::{Cred, NewFile};
 use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule};
+use zilla_env::{Device, Env};
 use zilla_ondisk::enums::PoolState;
-use zilla_sim::Sim;
 use zilla_sim::pool::layout::{find, import};
 use zilla_sim::pool::run::open_fs;
 use zilla_sim::pool::verify::audit;
 use zilla_sim::pool::{Layout, returning_run};
+use zilla_sim::{CrashPolicy, Sim, Stuck, Survivors};
 
 #[test]
 fn any_other_disk_may_go_after_one_has_returned() {
@@ -72,4 +76,148 @@ fn an_import_leaves_out_a_disk_that_never_answers_and_it_comes_back() {
             spa.close(Some(PoolState::Exported)).await.unwrap();
         });
     }
+}
+
+const FILES: [(&str, usize); 2] = [("synced", 60_000), ("in the log", 90_000)];
+
+fn contents(len: usize) -> Bytes {
+    (0..len).map(|i| (i * 7 + len) as u8 ^ (i >> 8) as u8).collect()
+}
+
+async fn put(env: &Env, spa: &Arc<Spa>, (name, len): (&str, usize)) {
+    let zfs = open_fs(env, spa, "tank").await.unwrap();
+    let new = NewFile::new(0o100644, Cred::default());
+    let (file, _) = zfs.create(zfs.root(), name.as_bytes(), new).await.unwrap();
+    zfs.write(file.id(), 0, &contents(len), false).await.unwrap();
+    zfs.fsync(file.id()).await.unwrap();
+}
+
+async fn check(env: &Env, spa: &Arc<Spa>, what: &str) {
+    let zfs = open_fs(env, spa, "tank").await.unwrap_or_else(|e| panic!("{what}: {e}"));
+    for (name, len) in FILES {
+        let found = zfs.lookup(zfs.root(), name.as_bytes()).await;
+        let (file, _) = found.unwrap_or_else(|e| panic!("{what}: {name}: {e}"));
+        let read = zfs.read(file.id(), 0, len).await;
+        let read = read.unwrap_or_else(|e| panic!("{what}: {name}: {e}")).concat();
+        assert!(read == contents(len)[..], "{what}: {name}");
+    }
+}
+
+/// Disks after the power was cut twice: with something in the log, and when the uberblock of the
+/// next import's first txg had reached the first disk alone. (Another import begins as that one
+/// did, so it puts its blocks where that one has put them.)
+fn newest_on_one(layout: Layout, seed: u64) -> Survivors {
+    let sim = Sim::new(seed);
+    layout.add_disks(&sim);
+    let env = sim.env();
+    sim.block_on(async {
+        let spa = layout.create(&env).await.unwrap();
+        put(&env, &spa, FILES[0]).await;
+        spa.sync().await.unwrap();
+        put(&env, &spa, FILES[1]).await;
+    });
+    let sim = sim.power_off(CrashPolicy::LoseAll, 1).boot(seed);
+    let inner = sim.env();
+    let env = sim.env().wrap_devices(move |path, device| {
+        if path == Layout::path(0) {
+            return device;
+        }
+        let device = FaultyDevice::new(device, &inner);
+        let end = device.size();
+        for labels in [0..512 << 10, end - (512 << 10)..end] {
+            device.add(Rule::new(Ops::Writes, Fault::Ignore).within(labels));
+        }
+        Arc::new(device)
+    });
+    sim.block_on(async {
+        let found = find(&env).await.unwrap().expect("a pool");
+        import(&env, &found, false).await.unwrap();
+    });
+    sim.power_off(CrashPolicy::LoseAll, 1)
+}
+
+/// The pool is imported without the first disk, and the power goes again: what may be left at each
+/// moment until its first txg is there.
+fn cut_again(left: &Survivors, seed: u64) -> Vec<(u64, Survivors)> {
+    let mut left = left.clone();
+    left.disks.remove(&Layout::path(0));
+    let (sim, done) = (left.boot(seed), Arc::new(AtomicBool::new(false)));
+    let (env, over) = (sim.env(), done.clone());
+    env.clone().spawn(async move {
+        let found = find(&env).await.unwrap().expect("a pool");
+        let spa = import(&env, &found, false).await.unwrap();
+        over.store(true, Ordering::SeqCst);
+        drop(spa);
+    });
+    let (mut last, mut out) = (sim.counters().ops, Vec::<(u64, Survivors)>::new());
+    loop {
+        sim.pause_at(last + 1);
+        let went = sim.run_until(&done);
+        let now = sim.counters().ops;
+        for cut in last + 1..=now {
+            let policy = if cut % 2 == 0 { CrashPolicy::KeepAll } else { CrashPolicy::Random };
+            let left = sim.survivors_of(cut, policy, seed ^ cut.rotate_left(24));
+            if out.last().is_none_or(|(_, before)| !before.is_same(&left)) {
+                out.push((cut, left));
+            }
+        }
+        last = now;
+        match went {
+            Ok(()) => return out,
+            Err(Stuck::Paused { .. }) => sim.resume(),
+            Err(stuck) => panic!("{stuck}"),
+        }
+    }
+}
+
+/// Then the first disk is back. Nothing that was acknowledged is lost, and the pool can do without
+/// another disk.
+fn gone_on_without_one(layout: Layout, seed: u64) {
+    let first = newest_on_one(layout, seed);
+    let cuts = cut_again(&first, seed + 10);
+    assert!(cuts.len() > 20, "{layout:?}: only {} cuts", cuts.len());
+    // Each takes two imports and a scrub.
+    let step = cuts.len().div_ceil(24);
+    for (cut, mut left) in cuts.into_iter().step_by(step) {
+        let what = format!("{layout:?}, cut {cut}");
+        left.disks.insert(Layout::path(0), first.disks[&Layout::path(0)].clone());
+        let sim = left.boot(1);
+        let env = sim.env();
+        sim.block_on(async {
+            let found = find(&env).await.unwrap().unwrap_or_else(|| panic!("{what}: no pool"));
+            let spa = import(&env, &found, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            check(&env, &spa, &what).await;
+            audit(&spa, true, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            spa.close(Some(PoolState::Exported)).await.unwrap();
+        });
+        let mut left = sim.power_off(CrashPolicy::LoseAll, 1);
+        left.disks.remove(&Layout::path(1));
+        let sim = left.boot(2);
+        let env = sim.env();
+        sim.block_on(async {
+            let what = format!("{what}, without disk 1");
+            let found = find(&env).await.unwrap().unwrap_or_else(|| panic!("{what}: no pool"));
+            let spa = import(&env, &found, true).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            check(&env, &spa, &what).await;
+        });
+    }
+}
+
+#[test]
+fn a_txg_that_a_disk_alone_has_does_not_count_when_the_pool_has_gone_on_without_it() {
+    for (layout, seed) in [(Layout::Raidz1, 1), (Layout::Draid1, 2), (Layout::Raidz2, 3), (Layout::Mirror, 4)]
+    {
+        gone_on_without_one(layout, seed);
+    }
+}
+
+/// Else it would be lost what the pool went on from.
+#[cfg(feature = "planted")]
+#[test]
+fn labels_that_do_not_say_that_a_pool_went_on_are_missed() {
+    use zilla_core::planted::{Bug, plant};
+    plant(Some(Bug::WentOnUnsaid));
+    let found = std::panic::catch_unwind(|| gone_on_without_one(Layout::Raidz1, 1));
+    plant(None);
+    assert!(found.is_err());
 }

@@ -352,8 +352,14 @@ impl Spa {
             }
         };
         tree.note_reflow(&ub);
-        // What comes next counts more than anything that is left behind.
-        let last = labels.uberblocks.first().map_or(ub.txg, |u| u.ub.txg).max(ub.txg);
+        // What comes next counts more than anything that is left behind, and than what a device
+        // that is away may have.
+        let last = labels.newest.max(ub.txg);
+        let newer = matches!(&from, From::Newest { .. }) && !opts.readonly;
+        let newer = newer && (ub.txg < last || !tree.knows_all_uberblocks(&labels));
+        #[cfg(feature = "planted")]
+        let newer = newer && !crate::planted::is(crate::planted::Bug::WentOnUnsaid);
+        let last = if newer { last.saturating_add(1) } else { last };
         // Before anything is read, and again when the DTLs are known, which take its place.
         tree.note_outdated(&labels, ub.txg);
         tree.note_unfinished(ub.txg);
@@ -483,6 +489,11 @@ impl Spa {
             spa.metaslabs.load_all().await?;
         }
         if !ctx.readonly {
+            if newer {
+                // Nothing was written so far.
+                let pool = config::pool_part(&spa.identity(Txg(ub.txg)), &spa.ctx.features.for_labels());
+                tree.go_on_from(Txg(ub.txg), ctx.txgs.open(), &pool).await?;
+            }
             if matches!(&from, From::Checkpoint(_)) {
                 spa.make_newest(&ub).await?;
             }

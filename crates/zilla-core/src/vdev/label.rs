@@ -197,8 +197,12 @@ pub fn info(labels: &[Label], size: u64) -> Option<LabelInfo> {
 /// What one pass over the labels of a pool's readable leaves found.
 #[derive(Clone, Debug, Default)]
 pub struct PoolLabels {
-    /// All valid uberblocks, the best first, each txg once.
+    /// All valid uberblocks that count, the best first, each txg once.
     pub uberblocks: Vec<FoundUberblock>,
+    /// The newest txg of all, whether they count or not.
+    pub newest: u64,
+    /// Txgs whose uberblocks do not count ([`super::went_on`]).
+    pub void: Vec<u64>,
     /// By leaf index.
     pub labels: Vec<(usize, Vec<Label>)>,
 }
@@ -213,6 +217,7 @@ impl PoolLabels {
         }
         out.uberblocks.sort_by_key(|f| std::cmp::Reverse(f.ub.rank()));
         out.uberblocks.dedup_by_key(|f| f.ub.txg);
+        out.newest = out.uberblocks.first().map_or(0, |f| f.ub.txg);
         out
     }
 
@@ -232,7 +237,7 @@ impl super::VdevTree {
             Some((leaf.index, ashift, labels))
         });
         let read = futures_util::future::join_all(reads).await;
-        PoolLabels::of(read.into_iter().flatten().collect())
+        self.without_void(PoolLabels::of(read.into_iter().flatten().collect()))
     }
 
     /// The same for who must know all of them: an error that names the devices, if some do not
@@ -257,7 +262,7 @@ impl super::VdevTree {
             );
             return Err(Error::os(Errno::Io, what));
         }
-        Ok(PoolLabels::of(read.into_iter().flatten().collect()))
+        Ok(self.without_void(PoolLabels::of(read.into_iter().flatten().collect())))
     }
 
     /// Who has labels, with the sector size of its vdev.
