@@ -6,6 +6,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use zilla_core::error::Error;
 use zilla_core::spa::Spa;
 use zilla_core::vdev::VdevState;
 use zilla_core::zpl::{Cred, NewFile};
@@ -136,18 +137,21 @@ fn newest_on_one(layout: Layout, seed: u64) -> Survivors {
     sim.power_off(CrashPolicy::LoseAll, 1)
 }
 
-/// The pool is imported without the first disk, and the power goes again: what may be left at each
-/// moment until its first txg is there.
-fn cut_again(left: &Survivors, seed: u64) -> Vec<(u64, Survivors)> {
-    let mut left = left.clone();
-    left.disks.remove(&Layout::path(0));
-    let (sim, done) = (left.boot(seed), Arc::new(AtomicBool::new(false)));
-    let (env, over) = (sim.env(), done.clone());
+/// The pool is imported without a disk, and the power goes again: what may be left at each moment
+/// until its first txg is there, that disk with it. None: it cannot do without that disk, for
+/// another has not got what they share.
+fn cut_again(left: &Survivors, away: usize, seed: u64) -> Option<Vec<(u64, Survivors)>> {
+    let mut there = left.clone();
+    let away = there.disks.remove_entry(&Layout::path(away)).unwrap();
+    let (sim, done) = (there.boot(seed), Arc::new(AtomicBool::new(false)));
+    let (env, over, lacks) = (sim.env(), done.clone(), Arc::new(AtomicBool::new(false)));
+    let cannot = lacks.clone();
     env.clone().spawn(async move {
         let found = find(&env).await.unwrap().expect("a pool");
-        let spa = import(&env, &found, false).await.unwrap();
+        let imported = import(&env, &found, false).await;
+        cannot.store(matches!(imported, Err(Error::Corrupt(_))), Ordering::SeqCst);
         over.store(true, Ordering::SeqCst);
-        drop(spa);
+        assert!(imported.is_ok() || cannot.load(Ordering::SeqCst), "{:?}", imported.err());
     });
     let (mut last, mut out) = (sim.counters().ops, Vec::<(u64, Survivors)>::new());
     loop {
@@ -163,52 +167,116 @@ fn cut_again(left: &Survivors, seed: u64) -> Vec<(u64, Survivors)> {
         }
         last = now;
         match went {
-            Ok(()) => return out,
+            Ok(()) => break,
             Err(Stuck::Paused { .. }) => sim.resume(),
             Err(stuck) => panic!("{stuck}"),
         }
     }
+    if lacks.load(Ordering::SeqCst) {
+        return None;
+    }
+    assert!(out.len() > 20, "only {} cuts", out.len());
+    out.iter_mut().for_each(|(_, left)| drop(left.disks.insert(away.0.clone(), away.1.clone())));
+    Some(out)
 }
 
-/// Then the first disk is back. Nothing that was acknowledged is lost, and the pool can do without
+/// So many of them, the first and the last too.
+fn some(cuts: Vec<(u64, Survivors)>, n: usize) -> impl Iterator<Item = (u64, Survivors)> {
+    let last = cuts.len() - 1;
+    let wanted: Vec<usize> = (0..n).map(|i| i * last / (n - 1)).collect();
+    cuts.into_iter().enumerate().filter(move |(i, _)| wanted.contains(i)).map(|(_, cut)| cut)
+}
+
+/// All disks are there again. Nothing that was acknowledged is lost, and the pool can do without
 /// another disk.
+fn all_are_back(left: &Survivors, what: &str) {
+    let sim = left.boot(1);
+    let env = sim.env();
+    sim.block_on(async {
+        let found = find(&env).await.unwrap().unwrap_or_else(|| panic!("{what}: no pool"));
+        let spa = import(&env, &found, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+        check(&env, &spa, what).await;
+        audit(&spa, true, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+    let mut left = sim.power_off(CrashPolicy::LoseAll, 1);
+    left.disks.remove(&Layout::path(1));
+    let sim = left.boot(2);
+    let env = sim.env();
+    sim.block_on(async {
+        let what = format!("{what}, without disk 1");
+        let found = find(&env).await.unwrap().unwrap_or_else(|| panic!("{what}: no pool"));
+        let spa = import(&env, &found, true).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+        check(&env, &spa, &what).await;
+    });
+}
+
+/// The pool goes on without the disk that has the newest txg, and then without another.
 fn gone_on_without_one(layout: Layout, seed: u64) {
     let first = newest_on_one(layout, seed);
-    let cuts = cut_again(&first, seed + 10);
-    assert!(cuts.len() > 20, "{layout:?}: only {} cuts", cuts.len());
-    // Each takes two imports and a scrub.
-    let step = cuts.len().div_ceil(24);
-    for (cut, mut left) in cuts.into_iter().step_by(step) {
-        let what = format!("{layout:?}, cut {cut}");
-        left.disks.insert(Layout::path(0), first.disks[&Layout::path(0)].clone());
-        let sim = left.boot(1);
-        let env = sim.env();
-        sim.block_on(async {
-            let found = find(&env).await.unwrap().unwrap_or_else(|| panic!("{what}: no pool"));
-            let spa = import(&env, &found, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
-            check(&env, &spa, &what).await;
-            audit(&spa, true, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
-            spa.close(Some(PoolState::Exported)).await.unwrap();
-        });
-        let mut left = sim.power_off(CrashPolicy::LoseAll, 1);
-        left.disks.remove(&Layout::path(1));
-        let sim = left.boot(2);
-        let env = sim.env();
-        sim.block_on(async {
-            let what = format!("{what}, without disk 1");
-            let found = find(&env).await.unwrap().unwrap_or_else(|| panic!("{what}: no pool"));
-            let spa = import(&env, &found, true).await.unwrap_or_else(|e| panic!("{what}: {e}"));
-            check(&env, &spa, &what).await;
-        });
+    let cuts = cut_again(&first, 0, seed + 10).unwrap();
+    for (cut, left) in some(cuts.clone(), 12) {
+        all_are_back(&left, &format!("{layout:?}, cut {cut}"));
     }
+    let mut twice = 0;
+    for (cut, left) in some(cuts, 4) {
+        // At the end the first txg may be there, which the first disk has not got.
+        let Some(cuts) = cut_again(&left, layout.disks() - 1, seed + 20) else { continue };
+        twice += 1;
+        for (again, left) in some(cuts, 4) {
+            all_are_back(&left, &format!("{layout:?}, cut {cut}, then {again}"));
+        }
+    }
+    assert!(twice > 2, "{layout:?}: only {twice}");
 }
 
 #[test]
 fn a_txg_that_a_disk_alone_has_does_not_count_when_the_pool_has_gone_on_without_it() {
-    for (layout, seed) in [(Layout::Raidz1, 1), (Layout::Draid1, 2), (Layout::Raidz2, 3), (Layout::Mirror, 4)]
-    {
+    let layouts = [Layout::Raidz1, Layout::Draid1, Layout::Raidz2, Layout::Mirror, Layout::Mirrors];
+    for (layout, seed) in layouts.into_iter().zip(1..) {
         gone_on_without_one(layout, seed);
     }
+}
+
+/// The others were written to with what only the disk has that is away.
+#[test]
+fn a_pool_does_not_go_on_from_before_what_its_disks_were_written_to_with() {
+    let first = newest_on_one(Layout::Raidz1, 7);
+    let (mut refused, mut taken) = (0, 0);
+    for (cut, whole) in some(cut_again(&first, 2, 17).unwrap(), 12) {
+        let what = format!("cut {cut}");
+        let mut left = whole.clone();
+        left.disks.remove(&Layout::path(0));
+        let sim = left.boot(1);
+        let env = sim.env();
+        sim.block_on(async {
+            let found = find(&env).await.unwrap().unwrap_or_else(|| panic!("{what}: no pool"));
+            match import(&env, &found, false).await {
+                Ok(_) => taken += 1,
+                // The first txg is there, which the third disk has not got.
+                Err(Error::Corrupt(_)) if refused > 0 => {}
+                Err(e) => {
+                    assert!(e.to_string().contains("on devices that are away"), "{what}: {e}");
+                    refused += 1;
+                }
+            }
+        });
+        all_are_back(&whole, &what);
+    }
+    assert!(refused > 2 && taken > 0, "{refused} {taken}");
+}
+
+#[test]
+fn an_import_for_reading_says_nothing() {
+    let mut left = newest_on_one(Layout::Raidz1, 1);
+    left.disks.remove(&Layout::path(0));
+    let sim = left.boot(1);
+    let env = sim.env();
+    sim.block_on(async {
+        let found = find(&env).await.unwrap().expect("a pool");
+        import(&env, &found, true).await.unwrap();
+    });
+    assert!(sim.power_off(CrashPolicy::KeepAll, 1).is_same(&left));
 }
 
 /// Else it would be lost what the pool went on from.

@@ -306,7 +306,8 @@ impl Spa {
                 let directory = Zap::open(&mos, DIRECTORY).await?;
                 let mut back = checkpoint::read(&directory).await?.ok_or(Refusal::NoCheckpoint)?;
                 // Newer than all there are, so that the next import takes it.
-                (back.txg, back.timestamp) = (ub.txg + 1, env.clock.wall().as_secs());
+                let txg = labels.newest.max(ub.txg).saturating_add(1);
+                (back.txg, back.timestamp) = (txg, env.clock.wall().as_secs());
                 let cache = DbufCache::new(opts.dbuf_cache);
                 mos = open_mos(&zio, &back, &cache).await?;
                 kept = Some(back);
@@ -636,6 +637,13 @@ fn best_uberblock(
     max: u64,
 ) -> Result<Uberblock> {
     match labels.uberblocks.iter().find(|u| u.ub.txg <= max) {
+        Some(found) if !readonly && max == u64::MAX && labels.away.is_some_and(|txg| txg > found.ub.txg) => {
+            Err(Error::os(
+                Errno::NxIo,
+                "its newest state is on devices that are away, and others were written to after it: \
+                 import it with these, or, to go back to what is here, with '-F'",
+            ))
+        }
         Some(found) if !readonly && moved_since(labels, &found.ub) => Err(Error::os(
             Errno::NotSup,
             "a RAID-Z was being expanded since that txg, and what was moved is not where it was: \

@@ -199,10 +199,13 @@ pub fn info(labels: &[Label], size: u64) -> Option<LabelInfo> {
 pub struct PoolLabels {
     /// All valid uberblocks that count, the best first, each txg once.
     pub uberblocks: Vec<FoundUberblock>,
-    /// The newest txg of all, whether they count or not.
+    /// The last txg number that is not to be used again: uberblocks have it, whether they count or
+    /// not, or may have it.
     pub newest: u64,
     /// Txgs whose uberblocks do not count ([`super::went_on`]).
     pub void: Vec<u64>,
+    /// The newest txg that the pool went on from with a device and whose uberblock is not here.
+    pub away: Option<u64>,
     /// By leaf index.
     pub labels: Vec<(usize, Vec<Label>)>,
 }
@@ -219,6 +222,10 @@ impl PoolLabels {
         out.uberblocks.dedup_by_key(|f| f.ub.txg);
         out.newest = out.uberblocks.first().map_or(0, |f| f.ub.txg);
         out
+    }
+
+    pub(super) fn of_leaf(&self, index: usize) -> Option<&Vec<Label>> {
+        self.labels.iter().find(|(i, _)| *i == index).map(|(_, labels)| labels)
     }
 
     /// The configuration to be used with an uberblock: the newest that is not newer.

@@ -193,10 +193,7 @@ impl VdevTree {
     /// opened at.
     pub fn note_outdated(&self, labels: &PoolLabels, last: u64) {
         for top in &self.tops {
-            let of = |leaf: &Arc<Leaf>| {
-                let (_, labels) = labels.labels.iter().find(|(index, _)| *index == leaf.index)?;
-                Some(labels)
-            };
+            let of = |leaf: &Arc<Leaf>| labels.of_leaf(leaf.index);
             // What a device has of a txg that does not count is as if it were not there.
             let newest =
                 |leaf: &Arc<Leaf>| of(leaf).map(|own| newest_of(own, top.ashift(), last, &labels.void));
@@ -234,8 +231,8 @@ impl VdevTree {
             }
             // What was begun there of a txg that did not come to its end may lie over these.
             for leaf in top.leaves() {
-                if let Some((from, first)) = of(leaf).and_then(|labels| went_on(labels)) {
-                    leaf.dtl.add(from.saturating_add(1), first.min(last.max(best) + 1));
+                if let Some(said) = of(leaf).and_then(|labels| went_on(labels, top.ashift())) {
+                    leaf.dtl.add(said.from + 1, said.first.min(last.max(best) + 1));
                 }
             }
         }
@@ -311,7 +308,7 @@ fn parted(theirs: &[label::Label], ours: &[label::Label], ashift: u32, max: u64)
 }
 
 /// The txg of a leaf's newest uberblock that is not newer than `max`; 0 without any.
-fn newest_uberblock(labels: &[label::Label], ashift: u32, max: u64) -> u64 {
+pub(super) fn newest_uberblock(labels: &[label::Label], ashift: u32, max: u64) -> u64 {
     newest_of(labels, ashift, max, &[])
 }
 
