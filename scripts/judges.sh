@@ -52,7 +52,7 @@ elif [ "$which" = xfstests ] || [ "$which" = stress ]; then
 fi
 if wants planted; then
   # The simulator finds the bugs that are planted for it: a build of its own, so that nothing else has them.
-  cargo test --locked -p zilla-sim --features planted --test planted
+  cargo test --locked -p zilla-sim --features planted --test planted --test returning
 fi
 if wants corpus; then
   cargo test --locked -p zilla-interop -- --nocapture

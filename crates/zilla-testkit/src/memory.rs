@@ -34,6 +34,8 @@ pub struct MemStore {
     /// Room for that there is; 0: for anything.
     pub room: AtomicU64,
     pub reads: AtomicU64,
+    /// Reads that failed as they were to.
+    pub refused: AtomicU64,
     pub writes: AtomicU64,
     /// Pointers say that their blocks are compressed, which they are not.
     pub says_compressed: AtomicBool,
@@ -100,6 +102,7 @@ impl BlockStore for MemStore {
     fn read(&self, bp: BlkPtr, bookmark: Bookmark, _prio: Priority) -> BoxFuture<'_, Result<Bytes>> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         let readable = !self.unreadable.lock().contains(&bp.dva(0).offset);
+        self.refused.fetch_add(u64::from(!readable), Ordering::Relaxed);
         let away = self.away.lock().contains(&bp.dva(0).offset);
         let found = self.blocks.lock().get(&bp.dva(0).offset).filter(|_| readable).cloned();
         Box::pin(async move {

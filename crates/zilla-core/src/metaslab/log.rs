@@ -6,7 +6,8 @@
 //! has in its unflushed trees to its own map and moves that txg to the present, which happens
 //! before the txg's own changes are logged. Metaslabs are flushed oldest first, so the oldest logs
 //! become obsolete and are destroyed; how many a txg is a matter of keeping the logs' blocks, their
-//! txgs and the trees' memory bounded. An import replays the logs into the trees.
+//! txgs and the trees' memory bounded. One whose own map cannot be read just then stays in the logs
+//! ([`Metaslabs::settle_map`]). An import replays the logs into the trees.
 //!
 //! A crash is safe at any point: maps, logs, the array and the list of logs all change in the same
 //! txg.
@@ -15,6 +16,7 @@ use super::Metaslabs;
 use super::range_tree::RangeTree;
 use super::slab::{Metaslab, State};
 use super::space_map::{Append, MapType, SpaceMap};
+use super::sync::{ENDS, End};
 use super::vdev::VdevSpace;
 use crate::dmu::{Dnode, NewObject, Objset, resident};
 use crate::error::{Error, Result};
@@ -264,11 +266,10 @@ impl Metaslabs {
         Ok(())
     }
 
-    /// A metaslab's own map says that all is in use, and what the logs say so of with it.
-    pub(super) fn forget_allocs(&self, st: &mut State) {
-        let mut log = self.log.lock();
-        log.ranges = log.ranges.saturating_sub(st.unflushed_allocs.len() as u64);
-        st.unflushed_allocs.clear();
+    /// Whether what logs have of a metaslab may stay there.
+    pub(super) fn may_wait(&self, st: &State) -> bool {
+        let few = ((st.unflushed_allocs.len() + st.unflushed_frees.len()) as u64) < MAX_RANGES / 2;
+        few && st.unflushed_txg != Txg(0) && (self.log.lock().logs.len() as u64) < MAX_TXGS
     }
 
     /// A metaslab's own map has everything up to the last txg.
@@ -300,11 +301,18 @@ impl Metaslabs {
             // Flushing writes maps anew, and gives back the logs only when all that they concern is
             // flushed. It can wait, also at an export: an import reads the logs.
             let want = if all { u64::MAX } else { log.want(tx.txg()) };
-            (if short { want.min(1) } else { want }, log.flushed.clone())
+            (if short { want.min(1) } else { want }, log.flushed.iter().copied().collect::<Vec<_>>())
         };
-        for (since, vdev, id) in candidates {
+        let mut ends = 0;
+        for (n, &(since, vdev, id)) in candidates.iter().enumerate() {
             if since >= tx.txg() || (want == 0 && (short || self.log.lock().ranges <= MAX_RANGES)) {
                 break;
+            }
+            if n == ends {
+                let some = usize::try_from(want).unwrap_or(ENDS).clamp(1, ENDS);
+                let some = candidates.iter().skip(n).take(some);
+                ends += some.len();
+                self.read_ends(some.map(|(_, vdev, id)| (*vdev, *id)), |st| st.unflushed_dirty).await;
             }
             let (v, ms) = self.metaslab(vdev, id)?;
             self.unflushed_object(mos, tx, &v).await?;
@@ -325,12 +333,15 @@ impl Metaslabs {
                 drop(st);
                 !short && self.should_condense(&ms)
             };
-            want = want.saturating_sub(1);
+            let end = self.settle_map(mos, tx, 1, &v, &ms).await?;
+            want = want.saturating_sub(u64::from(end != End::Later));
+            if end != End::Sound {
+                continue;
+            }
             if condense {
                 self.condense(mos, tx, 1, &v, &ms).await?;
                 continue;
             }
-            let _ = self.renew_map(mos, tx, 1, &v, &ms).await?;
             let how = self.append_how(tx, 1);
             let mut st = ms.state();
             let st = &mut *st;

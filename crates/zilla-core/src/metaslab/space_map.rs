@@ -116,6 +116,12 @@ impl SpaceMap {
         self.phys.length.div_ceil(u64::from(self.dnode.blksz()))
     }
 
+    /// Its object and last byte, if another entry goes into the block of the last.
+    pub fn end(&self) -> Option<(Arc<Dnode>, u64)> {
+        let length = self.phys.length;
+        (!length.is_multiple_of(u64::from(self.dnode.blksz()))).then(|| (self.dnode.clone(), length - 1))
+    }
+
     fn save(&self, tx: &Tx) {
         self.dnode.set_bonus(tx, &self.phys.to_bonus(self.bonuslen));
     }

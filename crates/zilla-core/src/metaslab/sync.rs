@@ -2,15 +2,17 @@
 
 use super::Metaslabs;
 use super::range_tree::RangeTree;
-use super::slab::{Metaslab, State};
+use super::slab::{Again, Metaslab, State};
 use super::space_map::{Append, MapType, SpaceMap, create_object};
 use super::vdev::{SpaceClass, VdevSpace};
 use crate::dmu::{Dnode, NewObject, Objset, resident};
 use crate::error::{Error, Result};
 use crate::txg::Tx;
 use crate::types::{ObjectId, TXG_DEFER_SIZE, Txg};
+use futures_util::future::join_all;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use zilla_ondisk::blkptr::SPA_BLKPTRSHIFT;
 use zilla_ondisk::object_type::DMU_OT_OBJECT_ARRAY;
 
 /// Blocks of a metaslab's space map where changes come from the log in bulk, and where they come
@@ -22,6 +24,8 @@ const CONDENSE_FACTOR: u64 = 2;
 const CONDENSE_BLOCKS: u64 = 4;
 /// A metaslab that was not allocated from for so many txgs is unloaded.
 const UNLOAD_AFTER: u64 = 32;
+/// The ends of so many maps are read at once.
+pub(super) const ENDS: usize = 32;
 
 /// How the sync changed the number of users of features; the pool adds this to its feature counts
 /// in the same txg.
@@ -30,6 +34,17 @@ pub struct FeatureCounts {
     pub spacemap_histogram: i64,
     pub log_spacemap: i64,
     pub obsolete_counts: i64,
+}
+
+/// What becomes of entries that are to be appended to a metaslab's map.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// They can be.
+    Sound,
+    /// They stay in the logs.
+    Later,
+    /// The map was written anew, and has what the logs know.
+    Renewed,
 }
 
 impl Metaslabs {
@@ -59,11 +74,19 @@ impl Metaslabs {
             self.flush_some(mos, &tx).await?;
         }
         let list = std::mem::take(&mut *self.dirty[txg.slot()].lock());
-        for (vdev, id) in list {
-            let (v, ms) = self.metaslab(vdev, id)?;
-            ms.state().listed[txg.slot()] = false;
-            self.sync_metaslab(mos, &tx, pass, &v, &ms).await?;
-            self.synced.lock().insert((vdev, id));
+        let logged = self.features.read().log_spacemap;
+        for some in list.chunks(ENDS) {
+            if !logged {
+                let has_entries =
+                    |st: &State| !st.allocating[txg.slot()].is_empty() || !st.freeing.is_empty();
+                self.read_ends(some.iter().copied(), has_entries).await;
+            }
+            for &(vdev, id) in some {
+                let (v, ms) = self.metaslab(vdev, id)?;
+                ms.state().listed[txg.slot()] = false;
+                self.sync_metaslab(mos, &tx, pass, &v, &ms).await?;
+                self.synced.lock().insert((vdev, id));
+            }
         }
         self.destroy_obsolete_logs(mos, &tx).await
     }
@@ -89,9 +112,8 @@ impl Metaslabs {
         }
         let logged = self.open_log(mos, tx).await?;
         self.ensure_map(mos, tx, v, ms).await?;
-        if !logged && self.renew_map(mos, tx, pass, v, ms).await? {
-            // All is in use there.
-            ms.state().allocating[slot].clear();
+        if !logged {
+            self.settle_map(mos, tx, pass, v, ms).await?;
         }
         if pass == 1 && !self.spare.is_short() && self.should_condense(ms) {
             self.condense(mos, tx, pass, v, ms).await?;
@@ -186,54 +208,64 @@ impl Metaslabs {
         Ok(())
     }
 
-    /// Before entries are appended to the map of a metaslab that is not used: if what they would
-    /// stand behind cannot be read, which would end the sync, another map takes its place. It says
-    /// that all is in use but for what the logs know to be free, so nothing is given to two.
-    /// Whether that was done.
-    pub(super) async fn renew_map(
+    /// Reads what entries of metaslabs will stand behind, of many at once.
+    pub(super) async fn read_ends(
+        &self,
+        of: impl Iterator<Item = (u32, u64)>,
+        has_entries: impl Fn(&State) -> bool,
+    ) {
+        let end = |(vdev, id)| {
+            let (_, ms) = self.metaslab(vdev, id).ok()?;
+            let st = ms.state();
+            st.sm.as_ref().filter(|_| st.unread.is_none() && has_entries(&st))?.end()
+        };
+        let read = |(dn, at): (Arc<Dnode>, u64)| async move { drop(dn.read_wait(at, &mut [0]).await) };
+        join_all(of.filter_map(end).map(read)).await;
+    }
+
+    /// Before entries are appended to the map of a metaslab: if what they would stand behind cannot
+    /// be read, which would end the sync, the map is written anew. Nothing is lost if it is loaded.
+    /// If not, only the map knows all that is free here, and it may be readable again; so entries
+    /// wait in the logs as long as these may be kept, and the metaslab is not used. Nobody reads
+    /// the map for them meanwhile but who finds out whether it can be used ([`Again`]). When that
+    /// has an end, and where there are no logs, all is in use here but for what memory knows to be
+    /// free, so nothing is given to two.
+    pub(super) async fn settle_map(
         &self,
         mos: &Arc<Objset>,
         tx: &Tx,
         pass: u64,
         v: &Arc<VdevSpace>,
         ms: &Arc<Metaslab>,
-    ) -> Result<bool> {
-        let (old, at) = {
+    ) -> Result<End> {
+        let end = {
             let st = ms.state();
-            let Some(sm) = st.sm.as_ref().filter(|_| st.broken) else { return Ok(false) };
-            (sm.dnode().clone(), sm.length())
-        };
-        if at.is_multiple_of(u64::from(old.blksz())) {
-            return Ok(false);
-        }
-        match old.read_wait(at.saturating_sub(1), &mut [0]).await {
-            Err(Error::Corrupt(c)) => {
-                tracing::error!("all of metaslab {} at {:#x} counts as in use: {c}", ms.id, ms.start);
+            if st.unread.is_some() && self.may_wait(&st) {
+                return Ok(End::Later);
             }
-            _ => return Ok(false),
-        }
-        let dn = self.new_map(mos, tx, self.blksz()).await?;
-        self.enter_map(mos, tx, v, ms, dn.id()).await?;
-        let how = self.append_how(tx, pass);
+            st.sm.as_ref().and_then(SpaceMap::end)
+        };
+        let Some((map, at)) = end else { return Ok(End::Sound) };
+        let Err(Error::Corrupt(why)) = map.read_wait(at, &mut [0]).await else { return Ok(End::Sound) };
         {
             let mut st = ms.state();
-            let st = &mut *st;
-            let Some(sm) = &mut st.sm else { return Ok(false) };
-            let mut whole = RangeTree::new();
-            whole.add(ms.start, ms.size).map_err(|e| ms.corrupt(e))?;
-            sm.replace_object(dn)?;
-            sm.append(how, &whole, MapType::Alloc, None)?;
-            self.forget_allocs(st);
-            let counted =
-                std::mem::replace(&mut st.allocated, ms.size.saturating_sub(st.unflushed_frees.space()));
-            v.count_space(st.allocated as i64 - counted as i64, 0);
+            let in_doubt = !st.loaded && (!st.broken || st.unread.is_some());
+            if in_doubt && self.may_wait(&st) {
+                tracing::error!("metaslab {} at {:#x} is not used: {why}", ms.id, ms.start);
+                st.broken = true;
+                st.unread.get_or_insert_default();
+                ms.reweigh(&st);
+                return Ok(End::Later);
+            }
+            match st.loaded {
+                true => tracing::warn!("metaslab {} at {:#x} gets another map: {why}", ms.id, ms.start),
+                false => {
+                    tracing::error!("all of metaslab {} at {:#x} counts as in use: {why}", ms.id, ms.start)
+                }
+            }
         }
-        // Where not even its pointers can be read it stays behind.
-        if old.phys().nlevels == 1 {
-            self.count_map(&old, -1);
-            mos.free(tx, &old);
-        }
-        Ok(true)
+        self.write_anew(mos, tx, pass, v, ms, true).await?;
+        Ok(End::Renewed)
     }
 
     pub(super) fn should_condense(&self, ms: &Metaslab) -> bool {
@@ -248,8 +280,7 @@ impl Metaslabs {
         sm.length() >= optimal.saturating_mul(CONDENSE_FACTOR) && sm.length() > CONDENSE_BLOCKS * block
     }
 
-    /// Rewrites a loaded metaslab's map as short as can be: all allocated, then what is free as of
-    /// the last txg. The log's entries up to that txg are thereby flushed.
+    /// Rewrites a loaded metaslab's map as short as can be.
     pub(super) async fn condense(
         &self,
         mos: &Arc<Objset>,
@@ -259,13 +290,26 @@ impl Metaslabs {
         ms: &Arc<Metaslab>,
     ) -> Result<()> {
         let (blksz, histogram) = (self.blksz(), self.features.read().spacemap_histogram);
-        let old = {
-            let st = ms.state();
-            st.sm.as_ref().filter(|sm| !sm.is_current(blksz, histogram)).map(|sm| sm.dnode().clone())
-        };
+        let elsewhere = ms.state().sm.as_ref().is_some_and(|sm| !sm.is_current(blksz, histogram));
+        self.write_anew(mos, tx, pass, v, ms, elsewhere).await
+    }
+
+    /// Writes a metaslab's map anew, in another object or in its own: all allocated, then what is
+    /// free as of the last txg; if the metaslab is not loaded, what is known of that. The log's
+    /// entries up to that txg are thereby flushed.
+    async fn write_anew(
+        &self,
+        mos: &Arc<Objset>,
+        tx: &Tx,
+        pass: u64,
+        v: &Arc<VdevSpace>,
+        ms: &Arc<Metaslab>,
+        elsewhere: bool,
+    ) -> Result<()> {
+        let old = ms.state().sm.as_ref().filter(|_| elsewhere).map(|sm| sm.dnode().clone());
         let new = match &old {
             Some(_) => {
-                let dn = self.new_map(mos, tx, blksz).await?;
+                let dn = self.new_map(mos, tx, self.blksz()).await?;
                 self.enter_map(mos, tx, v, ms, dn.id()).await?;
                 Some(dn)
             }
@@ -276,11 +320,16 @@ impl Metaslabs {
             let mut st = ms.state();
             let st = &mut *st;
             let Some(sm) = &mut st.sm else { return Ok(()) };
+            let known = if st.loaded { &st.free } else { &st.unflushed_frees };
             // Free on disk though not to be given out: what is deferred or lent, and what is not
             // synced yet.
             let mut waiting = RangeTree::new();
-            for t in st.defer.iter().chain(&st.allocating).chain([&st.lent.ranges]) {
+            for t in st.defer.iter().chain(&st.allocating).chain([&st.freed, &st.lent.ranges]) {
                 waiting.add_all(t).map_err(|e| ms.corrupt(e))?;
+            }
+            if !st.loaded {
+                // The logs know most of that too.
+                known.iter().for_each(|(start, end)| drop(waiting.subtract(start, end)));
             }
             let mut whole = RangeTree::new();
             whole.add(ms.start, ms.size).map_err(|e| ms.corrupt(e))?;
@@ -289,12 +338,25 @@ impl Metaslabs {
                 None => sm.truncate(tx),
             }
             sm.append(how, &whole, MapType::Alloc, None)?;
-            sm.append(how, &st.free, MapType::Free, None)?;
+            sm.append(how, known, MapType::Free, None)?;
             sm.append(how, &waiting, MapType::Free, None)?;
+            if !st.loaded {
+                let allocated = ms.size.saturating_sub(known.space() + waiting.space());
+                let counted = std::mem::replace(&mut st.allocated, allocated);
+                v.count_space(allocated as i64 - counted as i64, 0);
+                sm.add_to_histogram(tx, known);
+                sm.add_to_histogram(tx, &waiting);
+                // This one can be read.
+                st.unread = st.broken.then(Again::default);
+            }
             update_histogram(st, tx, &RangeTree::new());
             self.flushed(tx, v, ms, st);
+            ms.reweigh(st);
         }
-        if let Some(old) = old {
+        // One of which not even the pointers can be read stays behind.
+        if let Some(old) = old
+            && can_be_freed(&old).await
+        {
             self.count_map(&old, -1);
             mos.free(tx, &old);
         }
@@ -372,6 +434,17 @@ impl Metaslabs {
             }
         }
     }
+}
+
+/// Whether what leads to a map's blocks can be read.
+async fn can_be_freed(map: &Arc<Dnode>) -> bool {
+    let span = 1usize << u32::from(map.indblkshift()).saturating_sub(SPA_BLKPTRSHIFT).min(32);
+    for first in (0..=map.maxblkid()).step_by(span) {
+        if map.phys().nlevels > 1 && resident(|| map.block_pointer(first)).await.is_err() {
+            return false;
+        }
+    }
+    true
 }
 
 /// Brings the map's histogram up to date: exactly for a loaded metaslab, else by adding what was

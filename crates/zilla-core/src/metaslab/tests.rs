@@ -2,6 +2,8 @@
 //! for two txgs, and a pool opened from the last synced txg (a crash) has exactly what that txg
 //! had.
 
+mod unread;
+
 use super::*;
 use crate::dmu::testing::Harness;
 use crate::dmu::{Objset, resident};

@@ -306,7 +306,8 @@ impl Spa {
                 let directory = Zap::open(&mos, DIRECTORY).await?;
                 let mut back = checkpoint::read(&directory).await?.ok_or(Refusal::NoCheckpoint)?;
                 // Newer than all there are, so that the next import takes it.
-                (back.txg, back.timestamp) = (ub.txg + 1, env.clock.wall().as_secs());
+                let txg = labels.newest.max(ub.txg).saturating_add(1);
+                (back.txg, back.timestamp) = (txg, env.clock.wall().as_secs());
                 let cache = DbufCache::new(opts.dbuf_cache);
                 mos = open_mos(&zio, &back, &cache).await?;
                 kept = Some(back);
@@ -352,8 +353,14 @@ impl Spa {
             }
         };
         tree.note_reflow(&ub);
-        // What comes next counts more than anything that is left behind.
-        let last = labels.uberblocks.first().map_or(ub.txg, |u| u.ub.txg).max(ub.txg);
+        // What comes next counts more than anything that is left behind, and than what a device
+        // that is away may have.
+        let last = labels.newest.max(ub.txg);
+        let newer = matches!(&from, From::Newest { .. }) && !opts.readonly;
+        let newer = newer && (ub.txg < last || !tree.knows_all_uberblocks(&labels));
+        #[cfg(feature = "planted")]
+        let newer = newer && !crate::planted::is(crate::planted::Bug::WentOnUnsaid);
+        let last = if newer { last.saturating_add(1) } else { last };
         // Before anything is read, and again when the DTLs are known, which take its place.
         tree.note_outdated(&labels, ub.txg);
         tree.note_unfinished(ub.txg);
@@ -483,6 +490,11 @@ impl Spa {
             spa.metaslabs.load_all().await?;
         }
         if !ctx.readonly {
+            if newer {
+                // Nothing was written so far.
+                let pool = config::pool_part(&spa.identity(Txg(ub.txg)), &spa.ctx.features.for_labels());
+                tree.go_on_from(Txg(ub.txg), ctx.txgs.open(), &pool).await?;
+            }
             if matches!(&from, From::Checkpoint(_)) {
                 spa.make_newest(&ub).await?;
             }
@@ -625,6 +637,13 @@ fn best_uberblock(
     max: u64,
 ) -> Result<Uberblock> {
     match labels.uberblocks.iter().find(|u| u.ub.txg <= max) {
+        Some(found) if !readonly && max == u64::MAX && labels.away.is_some_and(|txg| txg > found.ub.txg) => {
+            Err(Error::os(
+                Errno::NxIo,
+                "its newest state is on devices that are away, and others were written to after it: \
+                 import it with these, or, to go back to what is here, with '-F'",
+            ))
+        }
         Some(found) if !readonly && moved_since(labels, &found.ub) => Err(Error::os(
             Errno::NotSup,
             "a RAID-Z was being expanded since that txg, and what was moved is not where it was: \

@@ -10,7 +10,10 @@
 //!
 //! Nobody waits for a repair to be stable. Its block is of another txg than the one whose flush
 //! fails, so the births of what was repaired are kept until the next flush of a txg, which enters
-//! into the leaf's DTL those that it may have lost ([`Repaired`]).
+//! into the leaf's DTL those that it may have lost ([`Repaired`]). (That of a repair whose write
+//! fails is entered at once.) Not the txg's own, nor later ones: all of them is written again then,
+//! and of a txg who lacks it is for [`VdevTree::flush_all`](super::VdevTree::flush_all) to say,
+//! which sees whether enough others do not.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -43,8 +46,9 @@ impl Recent {
     }
 }
 
-/// Ranges of births that are told apart among repaired blocks.
-const MOST_REPAIRED: usize = 1 << 16;
+/// Ranges of births that are told apart among repaired blocks of a leaf, 24 bytes each. Beyond, all
+/// count as one, so that what was born between them is resilvered too if a flush fails.
+const MOST_REPAIRED: usize = 1 << 12;
 
 /// Births of blocks that were written again (from, and up to where), with the oldest mark that was
 /// taken before such a write.
@@ -54,7 +58,6 @@ pub(super) struct Repaired(BTreeMap<(u64, u64), u64>);
 impl Repaired {
     fn add(&mut self, births: (u64, u64), mark: u64) {
         if self.0.len() >= MOST_REPAIRED {
-            // More is resilvered then than need be, if a flush fails at all.
             let all = std::mem::take(&mut self.0).into_iter();
             let one = all.reduce(|((s, e), m), ((s2, e2), m2)| ((s.min(s2), e.max(e2)), m.min(m2)));
             self.0.extend(one);
@@ -122,13 +125,14 @@ impl Flushes {
     }
 
     /// Births of what a flush that failed may have lost: of `before`, which was taken before the
-    /// last flush, and of what was repaired meanwhile. What is left of `before` is stable.
-    fn lost(&self, before: Repaired) -> Vec<(u64, u64)> {
+    /// last flush, and of what was repaired meanwhile. What of `before` has the mark as of the last
+    /// flush is stable.
+    fn lost(&self, before: Repaired, flushed: u64) -> Vec<(u64, u64)> {
         let mut st = self.state.lock();
         let (now, meanwhile) = (st.failures, std::mem::take(&mut st.repaired));
         let (known, later): (BTreeMap<_, _>, _) = meanwhile.0.into_iter().partition(|(_, mark)| *mark != now);
         st.repaired = Repaired(later);
-        let old = before.0.into_iter().filter(|(_, mark)| *mark != now);
+        let old = before.0.into_iter().filter(|(_, mark)| *mark != flushed);
         old.chain(known).map(|(births, _)| births).collect()
     }
 
@@ -324,19 +328,22 @@ impl Leaf {
         if result.is_err() {
             self.written_again(txg);
         }
-        self.lacks_again(self.flushes.lost(repaired));
+        // As it is past failures by now.
+        let lost = self.flushes.lost(repaired, self.txg_mark.load(Ordering::Acquire));
+        self.lacks_again(lost, txg.0);
         result
     }
 
-    /// It cannot be flushed.
-    pub(super) fn has_no_flush(&self) {
-        self.lacks_again(self.flushes.take_repaired().0.into_keys());
+    /// It cannot be flushed in `txg`.
+    pub(super) fn has_no_flush(&self, txg: u64) {
+        self.lacks_again(self.flushes.take_repaired().0.into_keys(), txg);
     }
 
-    /// What it was given again of these births may be lost.
-    fn lacks_again(&self, births: impl IntoIterator<Item = (u64, u64)>) {
-        for (start, end) in births {
-            self.dtl.add(start, end);
+    /// It has not got, or may have lost, what it was given again of these births, if they are
+    /// before `end`.
+    pub(super) fn lacks_again(&self, births: impl IntoIterator<Item = (u64, u64)>, before: u64) {
+        for (start, end) in births.into_iter().filter(|(start, _)| *start < before) {
+            self.dtl.add(start, end.min(before));
             // The resilver under way may have passed it.
             if self.resilvering.load(Ordering::Relaxed) {
                 self.refused.store(true, Ordering::Relaxed);
@@ -407,7 +414,8 @@ mod tests {
         let old = f.mark();
         f.repaired(5, old);
         // A flush that succeeds.
-        assert!(f.lost(f.take_repaired()).is_empty() && f.lost(f.take_repaired()).is_empty());
+        let lost = |before| f.lost(before, f.mark());
+        assert!(lost(f.take_repaired()).is_empty() && lost(f.take_repaired()).is_empty());
         f.repaired(6, f.mark());
         f.repaired(6, f.mark());
         let before = f.take_repaired();
@@ -415,17 +423,19 @@ mod tests {
         // Written before the failure and told of after it, and written after it.
         f.repaired(9, old);
         f.repaired(7, f.mark());
-        assert_eq!(f.lost(before), [(6, 7), (9, 10)]);
+        assert_eq!(lost(before), [(6, 7), (9, 10)]);
         let before = f.take_repaired();
         assert_eq!(before.0.len(), 1, "the next flush is to see to it");
-        assert!(f.lost(before).is_empty());
+        let flushed = f.mark();
+        failed();
+        assert!(f.lost(before, flushed).is_empty(), "it was stable before that failure");
         for birth in 0..MOST_REPAIRED as u64 + 5 {
             f.repaired(2 * birth, f.mark());
         }
         let before = f.take_repaired();
         assert!(before.0.len() <= MOST_REPAIRED);
         failed();
-        let lost = f.lost(before);
+        let lost = lost(before);
         let all =
             (0..MOST_REPAIRED as u64 + 5).all(|b| lost.iter().any(|(s, e)| (*s..*e).contains(&(2 * b))));
         assert!(all, "{lost:?}");

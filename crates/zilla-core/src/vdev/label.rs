@@ -197,8 +197,15 @@ pub fn info(labels: &[Label], size: u64) -> Option<LabelInfo> {
 /// What one pass over the labels of a pool's readable leaves found.
 #[derive(Clone, Debug, Default)]
 pub struct PoolLabels {
-    /// All valid uberblocks, the best first, each txg once.
+    /// All valid uberblocks that count, the best first, each txg once.
     pub uberblocks: Vec<FoundUberblock>,
+    /// The last txg number that is not to be used again: uberblocks have it, whether they count or
+    /// not, or may have it.
+    pub newest: u64,
+    /// Txgs whose uberblocks do not count ([`super::went_on`]).
+    pub void: Vec<u64>,
+    /// The newest txg that the pool went on from with a device and whose uberblock is not here.
+    pub away: Option<u64>,
     /// By leaf index.
     pub labels: Vec<(usize, Vec<Label>)>,
 }
@@ -213,7 +220,12 @@ impl PoolLabels {
         }
         out.uberblocks.sort_by_key(|f| std::cmp::Reverse(f.ub.rank()));
         out.uberblocks.dedup_by_key(|f| f.ub.txg);
+        out.newest = out.uberblocks.first().map_or(0, |f| f.ub.txg);
         out
+    }
+
+    pub(super) fn of_leaf(&self, index: usize) -> Option<&Vec<Label>> {
+        self.labels.iter().find(|(i, _)| *i == index).map(|(_, labels)| labels)
     }
 
     /// The configuration to be used with an uberblock: the newest that is not newer.
@@ -232,7 +244,7 @@ impl super::VdevTree {
             Some((leaf.index, ashift, labels))
         });
         let read = futures_util::future::join_all(reads).await;
-        PoolLabels::of(read.into_iter().flatten().collect())
+        self.without_void(PoolLabels::of(read.into_iter().flatten().collect()))
     }
 
     /// The same for who must know all of them: an error that names the devices, if some do not
@@ -257,7 +269,7 @@ impl super::VdevTree {
             );
             return Err(Error::os(Errno::Io, what));
         }
-        Ok(PoolLabels::of(read.into_iter().flatten().collect()))
+        Ok(self.without_void(PoolLabels::of(read.into_iter().flatten().collect())))
     }
 
     /// Who has labels, with the sector size of its vdev.

@@ -149,14 +149,14 @@ impl VdevTree {
         Ok(())
     }
 
-    /// Marks a pool's devices as destroyed (or exported) without an uberblock of its own: only the
-    /// configurations change.
-    pub async fn write_all_labels(&self, pool: &NvList) -> Result<()> {
-        self.write_labels(pool, EVEN).await?;
-        self.write_labels(pool, ODD).await
+    /// Changes the configurations without an uberblock. The leaves (by index) that have it.
+    pub async fn write_all_labels(&self, pool: &NvList) -> Result<Vec<usize>> {
+        let mut written = self.write_labels(pool, EVEN).await?;
+        written.extend(self.write_labels(pool, ODD).await?);
+        Ok(written)
     }
 
-    async fn write_labels(&self, pool: &NvList, which: [usize; 2]) -> Result<()> {
+    async fn write_labels(&self, pool: &NvList, which: [usize; 2]) -> Result<Vec<usize>> {
         let (mut writes, marks) = (Vec::new(), self.marks());
         for top in self.tops.iter().filter(|t| t.vdev.is_concrete()) {
             for leaf in top.devices().filter(|l| l.writable()) {
@@ -182,7 +182,7 @@ impl VdevTree {
                 return Err(Error::os(Errno::Io, what));
             }
         }
-        Ok(())
+        Ok(written)
     }
 
     fn marks(&self) -> Vec<(&Arc<Leaf>, u64)> {

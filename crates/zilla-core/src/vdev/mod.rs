@@ -92,6 +92,7 @@ mod tree;
 mod trouble;
 mod upkeep;
 mod usable;
+mod went_on;
 pub(crate) mod widths;
 mod within;
 pub(crate) mod write;

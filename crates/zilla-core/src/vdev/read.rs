@@ -299,6 +299,10 @@ impl Mend {
             }
         }
         if !written {
+            // What it has there is bad.
+            if leaf.writable() {
+                leaf.lacks_again([(birth, birth.saturating_add(1))], u64::MAX);
+            }
             return None;
         }
         leaf.stats.self_healed.fetch_add(len, Ordering::Relaxed);

@@ -2,11 +2,12 @@
 //! end empties.
 //!
 //! What a leaf lacks is in its DTL. Three things put it there: a write that does not reach it
-//! ([`VdevTree::missed`]); being attached; and, when it is opened, an uberblock that is older than
-//! its siblings'. All leaves of a top-level get the same uberblocks, but for those that missed
-//! something of that very txg, so the newest one on a leaf says up to which txg it has everything.
-//! That holds also where no DTL says it: where a device was away when the pool was in use, or other
-//! software had the pool meanwhile.
+//! ([`VdevTree::missed`]) or may have been lost there (`flush.rs`); being attached; and, when it is
+//! opened, an uberblock that is older than its siblings', or a label that says that it was written
+//! to without all that they know (`went_on.rs`). All leaves of a top-level get the same uberblocks,
+//! but for those that missed something of that very txg, so the newest one on a leaf says up to
+//! which txg it has everything. That holds also where no DTL says it: where a device was away when
+//! the pool was in use, or other software had the pool meanwhile.
 //!
 //! A leaf **takes part** in a resilver if it lacks something and takes writes when the resilver
 //! begins, and until it goes away. Only what these lack is read. Who does not take part gets a txg
@@ -23,6 +24,7 @@ use super::label::{self, PoolLabels};
 use super::leaf::Leaf;
 use super::node::Vdev;
 use super::tree::{Top, VdevTree};
+use super::went_on::went_on;
 use crate::types::{GANG_HEADER_SIZE, TXG_DEFER_SIZE};
 
 /// What the configuration calls the txg in which a leaf was attached that has not got everything
@@ -191,18 +193,15 @@ impl VdevTree {
     /// opened at.
     pub fn note_outdated(&self, labels: &PoolLabels, last: u64) {
         for top in &self.tops {
-            let of = |leaf: &Arc<Leaf>| {
-                let (_, labels) = labels.labels.iter().find(|(index, _)| *index == leaf.index)?;
-                Some(labels)
-            };
+            let of = |leaf: &Arc<Leaf>| labels.of_leaf(leaf.index);
+            // What a device has of a txg that does not count is as if it were not there.
             let newest =
-                |leaf: &Arc<Leaf>| of(leaf).map(|labels| newest_uberblock(labels, top.ashift(), last));
+                |leaf: &Arc<Leaf>| of(leaf).map(|own| newest_of(own, top.ashift(), last, &labels.void));
             let Some(best) = top.leaves().filter_map(newest).max() else { continue };
             let ours = top.leaves().filter(|l| newest(l) == Some(best)).find_map(of);
             for leaf in top.leaves() {
                 let (Some(labels), Some(ours)) = (of(leaf), ours) else { continue };
-                if was_used_alone(leaf, newest_uberblock(labels, top.ashift(), last))
-                    || parted(labels, ours, top.ashift(), last)
+                if was_used_alone(leaf, newest(leaf).unwrap_or(0)) || parted(labels, ours, top.ashift(), last)
                 {
                     self.distrust(leaf, last.max(best));
                 }
@@ -229,6 +228,12 @@ impl VdevTree {
                 }
                 tracing::info!(path = %leaf.path(), own, best, "the device missed txgs");
                 leaf.dtl.add(own + 1, last.max(best) + 1);
+            }
+            // What was begun there of a txg that did not come to its end may lie over these.
+            for leaf in top.leaves() {
+                if let Some(said) = of(leaf).and_then(|labels| went_on(labels, top.ashift())) {
+                    leaf.dtl.add(said.from + 1, said.first.min(last.max(best) + 1));
+                }
             }
         }
     }
@@ -303,9 +308,14 @@ fn parted(theirs: &[label::Label], ours: &[label::Label], ashift: u32, max: u64)
 }
 
 /// The txg of a leaf's newest uberblock that is not newer than `max`; 0 without any.
-fn newest_uberblock(labels: &[label::Label], ashift: u32, max: u64) -> u64 {
+pub(super) fn newest_uberblock(labels: &[label::Label], ashift: u32, max: u64) -> u64 {
+    newest_of(labels, ashift, max, &[])
+}
+
+/// The same without some.
+fn newest_of(labels: &[label::Label], ashift: u32, max: u64, void: &[u64]) -> u64 {
     let mut found = label::uberblocks(labels, ashift);
     // A heartbeat tells of a txg that it is not part of.
-    found.retain(|f| !f.ub.is_heartbeat());
+    found.retain(|f| !f.ub.is_heartbeat() && !void.contains(&f.ub.txg));
     label::best_uberblock(&found, max).map_or(0, |f| f.ub.txg)
 }

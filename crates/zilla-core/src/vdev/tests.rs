@@ -377,6 +377,7 @@ mod columns;
 mod injected;
 mod labels;
 mod moving;
+mod went_on;
 
 #[test]
 fn a_pool_lacks_no_more_tops_than_it_may_and_never_all() {

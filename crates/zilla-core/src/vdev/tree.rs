@@ -443,7 +443,7 @@ impl VdevTree {
         // One that was taken out of use before it was flushed may have lost what it took.
         let data = self.tops.iter().filter(|t| !t.vdev.is_log).flat_map(Top::leaves);
         for leaf in data.filter(|l| !leaves.iter().any(|f| f.index == l.index)) {
-            leaf.has_no_flush();
+            leaf.has_no_flush(txg);
             failed.push(leaf.index);
         }
         self.missed(txg, &failed)

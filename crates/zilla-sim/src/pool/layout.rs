@@ -19,6 +19,8 @@ pub enum Layout {
     Raidz1,
     Raidz2,
     Draid1,
+    /// Two.
+    Mirrors,
 }
 
 impl Layout {
@@ -31,6 +33,7 @@ impl Layout {
             "raidz1" => Layout::Raidz1,
             "raidz2" => Layout::Raidz2,
             "draid1" => Layout::Draid1,
+            "mirrors" => Layout::Mirrors,
             _ => return None,
         })
     }
@@ -42,6 +45,7 @@ impl Layout {
             Layout::Raidz1 => "raidz1",
             Layout::Raidz2 => "raidz2",
             Layout::Draid1 => "draid1",
+            Layout::Mirrors => "mirrors",
         }
     }
 
@@ -50,7 +54,7 @@ impl Layout {
             Layout::Single => 1,
             Layout::Mirror => 2,
             Layout::Raidz1 => 3,
-            Layout::Raidz2 => 4,
+            Layout::Raidz2 | Layout::Mirrors => 4,
             Layout::Draid1 => 5,
         }
     }
@@ -59,7 +63,7 @@ impl Layout {
     pub fn redundancy(self) -> usize {
         match self {
             Layout::Single => 0,
-            Layout::Mirror | Layout::Raidz1 | Layout::Draid1 => 1,
+            Layout::Mirror | Layout::Raidz1 | Layout::Draid1 | Layout::Mirrors => 1,
             Layout::Raidz2 => 2,
         }
     }
@@ -82,15 +86,20 @@ impl Layout {
     fn spec(self) -> PoolSpec {
         let kind = match self {
             Layout::Single => VdevKind::Disk,
-            Layout::Mirror => VdevKind::Mirror,
+            Layout::Mirror | Layout::Mirrors => VdevKind::Mirror,
             Layout::Raidz1 => VdevKind::Raidz { nparity: 1 },
             Layout::Raidz2 => VdevKind::Raidz { nparity: 2 },
             Layout::Draid1 => VdevKind::Draid { nparity: 1, ndata: 2, nspares: 0 },
         };
-        let leaves = (0..self.disks()).map(|i| LeafSpec { path: Layout::path(i), disk: true }).collect();
         let ashift = Some(if self == Layout::Mirror { 12 } else { 9 });
-        let top = TopSpec { kind, leaves, is_log: false, bias: None, ashift };
-        PoolSpec { tops: vec![top], ..PoolSpec::default() }
+        let leaf = |i: &usize| LeafSpec { path: Layout::path(*i), disk: true };
+        let top = |leaves: &[usize]| {
+            let leaves = leaves.iter().map(leaf).collect();
+            TopSpec { kind, leaves, is_log: false, bias: None, ashift }
+        };
+        let disks: Vec<usize> = (0..self.disks()).collect();
+        let each = if self == Layout::Mirrors { 2 } else { disks.len() };
+        PoolSpec { tops: disks.chunks(each).map(top).collect(), ..PoolSpec::default() }
     }
 
     pub async fn create(self, env: &Env) -> Result<Arc<Spa>> {

@@ -152,6 +152,28 @@ fn a_repair_whose_flush_fails_is_made_again_by_a_resilver() {
             bad.set_usable(true);
             assert_eq!(bad.state(), state);
         }
+        // Its write fails already.
+        for scrub in [false, true] {
+            scribble().await;
+            faulty[0].writes.store(true, Ordering::Relaxed);
+            assert_eq!(read(&tree, 0, &data, scrub).await.unwrap().repaired, 0);
+            faulty[0].writes.store(false, Ordering::Relaxed);
+            assert_eq!(bad.dtl.ranges(), [(BIRTH, BIRTH + 1)]);
+            assert!(tree.wants_resilver() && other.dtl.is_empty());
+            bad.dtl.set([]);
+        }
+        // One of a block of the txg itself, or of a later one, that a flush in between has lost: it
+        // is the txg's to be written again.
+        for txg in [BIRTH, BIRTH - 1] {
+            scribble().await;
+            assert_eq!(read(&tree, 0, &data, true).await.unwrap().repaired, 1);
+            faulty[0].writes.store(true, Ordering::Relaxed);
+            assert!(bad.flush(bad.mark()).await.is_err());
+            faulty[0].writes.store(false, Ordering::Relaxed);
+            bad.written_again(crate::types::Txg(txg));
+            tree.flush_all(txg).await.unwrap();
+            assert!(bad.dtl.is_empty(), "{:?}", bad.dtl.ranges());
+        }
         // One that is stable is not made again.
         bad.resilvering.store(true, Ordering::Relaxed);
         for (txg, fails) in [(20, false), (21, true)] {

@@ -1,0 +1,188 @@
+//! Space maps that cannot be read, for a moment or for good, when there is something to be written
+//! behind what they have.
+
+use super::super::slab::Metaslab;
+use super::*;
+use std::sync::atomic::Ordering;
+
+const OFF_AND_ON: [SpaceFeatures; 2] = [MODERN, OLD];
+
+impl World {
+    /// Two metaslabs, both with something in their maps, after an import; and what is in use.
+    async fn imported(features: SpaceFeatures) -> (World, Vec<Dva>) {
+        let mut w = World::new(features, vec![spec(0, 2, SpaceClass::Normal)]).await;
+        let mut live: Vec<Dva> = w.alloc(&[req(4096, 1); 20]).await.iter().map(|d| d[0]).collect();
+        // What the first has logged goes into the map with the second.
+        for _ in 0..2 {
+            live.extend(w.flush_all().await);
+        }
+        w.reopen().await;
+        assert!(live.iter().all(|d| d.offset < 1 << 24));
+        (w, live)
+    }
+
+    /// A txg in which something is allocated and all metaslabs are to be flushed.
+    async fn flush_all(&mut self) -> Vec<Dva> {
+        let new = self.alloc(&[req(4096, 1)]).await.iter().map(|d| d[0]).collect();
+        self.ms.request_flush_all();
+        self.sync().await;
+        new
+    }
+
+    fn first(&self) -> Arc<Metaslab> {
+        self.ms.metaslab(0, 0).unwrap().1
+    }
+
+    fn map(&self) -> ObjectId {
+        self.first().state().sm.as_ref().unwrap().dnode().id()
+    }
+
+    /// From now on the first metaslab's map cannot be read. Where it is.
+    async fn lose_map(&mut self) -> u64 {
+        let map = self.first().state().sm.as_ref().unwrap().dnode().clone();
+        let place = resident(|| map.block_pointer(0)).await.unwrap().unwrap().dva(0).offset;
+        self.h.store.set_unreadable(place, true);
+        self.h.cache.clear();
+        assert!(self.first().state().sm.as_ref().unwrap().end().is_some());
+        place
+    }
+
+    fn free_some(&self, live: &mut Vec<Dva>, n: usize) -> Vec<Dva> {
+        let freed: Vec<Dva> = live.drain(..n).collect();
+        freed.iter().for_each(|dva| self.ms.free_dva(self.h.txg, dva).unwrap());
+        freed
+    }
+
+    /// Reads again what could not be read, if it is time.
+    async fn read_again(&mut self) {
+        for _ in 0..20 {
+            let txg = self.sync().await;
+            if let Some(task) = self.ms.read_again(txg) {
+                return task.await;
+            }
+        }
+        panic!("it is not tried again");
+    }
+
+    async fn is_in_use(&mut self, live: &[Dva]) {
+        let want = ranges(&tree_of(live.iter(), 0));
+        assert_eq!(ranges(&self.ms.allocated_ranges(0).await.unwrap()), want);
+        self.reopen().await;
+        assert_eq!(ranges(&self.ms.allocated_ranges(0).await.unwrap()), want, "after a crash");
+    }
+
+    /// What is in use in the first metaslab.
+    async fn used(&self) -> Vec<(u64, u64)> {
+        let mut used = self.ms.allocated_ranges(0).await.unwrap();
+        let _ = used.subtract(1 << 24, 2 << 24);
+        ranges(&used)
+    }
+}
+
+#[test]
+fn what_a_map_that_cannot_be_read_is_to_get_waits_in_the_logs() {
+    for crash in [false, true] {
+        block_on(async {
+            let (mut w, mut live) = World::imported(MODERN).await;
+            let (map, place) = (w.map(), w.lose_map().await);
+            w.free_some(&mut live, 5);
+            w.sync().await;
+            w.ms.request_flush_all();
+            w.sync().await;
+            assert!(w.first().state().broken && w.first().state().unread.is_some());
+            let refused = w.h.store.refused.load(Ordering::Relaxed);
+            for _ in 0..3 {
+                let new = w.flush_all().await;
+                assert!(new.iter().all(|d| d.offset >= 1 << 24), "it is not used");
+                live.extend(new);
+                assert!(!w.ms.is_dirty(w.h.txg) && w.map() == map);
+            }
+            assert_eq!(w.h.store.refused.load(Ordering::Relaxed), refused, "it is left alone");
+            w.h.store.set_unreadable(place, false);
+            if !crash {
+                w.read_again().await;
+                live.extend(w.flush_all().await);
+                let more = w.alloc(&[req(1 << 20, 1); 16]).await;
+                assert!(more.iter().any(|d| d[0].offset < 1 << 24), "it is used again");
+                live.extend(more.iter().map(|d| d[0]));
+                live.extend(w.flush_all().await);
+                assert_eq!(w.map(), map);
+            }
+            w.is_in_use(&live).await;
+        });
+    }
+}
+
+#[test]
+fn memory_knows_what_the_map_of_a_metaslab_in_use_says() {
+    for features in OFF_AND_ON {
+        block_on(async {
+            let (mut w, mut live) = World::imported(features).await;
+            w.ms.load(0, 0).await.unwrap();
+            w.free_some(&mut live, 3);
+            live.extend(w.flush_all().await);
+            let map = w.map();
+            for last in [false, true] {
+                if last {
+                    w.lose_map().await;
+                }
+                w.free_some(&mut live, 3);
+                live.extend(w.flush_all().await);
+                // (Without logs, what the txg before has freed waits.)
+                assert_eq!(w.map() != map, last);
+            }
+            assert!(w.first().state().loaded && !w.first().state().broken);
+            for _ in 0..3 {
+                live.extend(w.flush_all().await);
+            }
+            w.is_in_use(&live).await;
+            w.ms.load(0, 0).await.unwrap();
+            assert!(w.first().state().loaded, "map and logs are one");
+        });
+    }
+}
+
+/// What it had free is nobody's then, and what is freed is given out again, though the map was
+/// written anew before its time.
+#[test]
+fn of_a_map_that_cannot_be_read_for_good_what_is_known_is_written_anew() {
+    for features in OFF_AND_ON {
+        block_on(async {
+            let (mut w, mut live) = World::imported(features).await;
+            let map = w.map();
+            let mut freed = w.free_some(&mut live, 5);
+            w.sync().await;
+            w.lose_map().await;
+            if features.log_spacemap {
+                w.ms.load(0, 0).await.unwrap();
+                w.first().state().unread = None;
+            }
+            freed.extend(w.free_some(&mut live, 5));
+            for _ in 0..2 {
+                w.ms.request_flush_all();
+                w.sync().await;
+            }
+            assert_ne!(w.map(), map);
+            let mut want = RangeTree::new();
+            want.add(0, 1 << 24).unwrap();
+            let free = tree_of(freed.iter(), 0);
+            free.iter().for_each(|(s, e)| want.remove(s, e - s).unwrap());
+            assert_eq!(w.used().await, ranges(&want));
+            assert_eq!(w.first().state().allocated, want.space());
+            if features.log_spacemap {
+                w.read_again().await;
+            }
+            w.ms.load(0, 0).await.unwrap();
+            for _ in 0..4 {
+                w.sync().await;
+            }
+            assert!(w.first().state().loaded && !w.first().state().broken);
+            assert_eq!(w.first().state().free.space(), free.space());
+            w.reopen().await;
+            assert_eq!(w.used().await, ranges(&want), "map and logs are one");
+            w.ms.load(0, 0).await.unwrap();
+            assert!(!w.first().state().broken, "they fit each other");
+            assert_eq!(w.first().state().free.space(), free.space());
+        });
+    }
+}
