@@ -128,7 +128,13 @@ fn what_is_only_tried_is_looked_at_as_the_real_thing() {
         let plan = world.zpool(&format!("add -n {allowed} {other}")).ok();
         assert!(plan.contains(&free[0]) && plan.contains(&free[1]), "{plan}");
     }
-    world.zpool("destroy lite").ok();
+    // What was refused has left nothing in the pool.
+    world.zpool("export lite").ok();
+    if let Some(mut zdb) = zilla_testkit::zdb() {
+        let said = zdb.args(["-e", "-p"]).arg(world.disks()).args(["-d", "lite"]).output().expect("zdb");
+        let said = String::from_utf8_lossy(&said.stdout);
+        assert!(said.contains("Dataset mos") && !said.contains("leaked"), "{said}");
+    }
     pool.judge();
 }
 
