@@ -153,6 +153,12 @@ impl Pool {
         Vdevs(self.spa().tree())
     }
 
+    /// Refuses what [`Pool::add_vdevs`] and [`Pool::add_spares`] would refuse of these, and changes
+    /// nothing.
+    pub async fn check_added(&self, spec: &PoolSpec, any_ashift: bool, spares: &[SpareSpec]) -> Result<()> {
+        self.spa().check_added(spec, any_ashift, spares).await
+    }
+
     /// Adds cache devices and top-level vdevs; unless `any_ashift` is said, none whose sectors are
     /// others than those of the pool's vdevs. What is refused leaves nothing of it.
     pub async fn add_vdevs(&self, spec: &PoolSpec, any_ashift: bool) -> Result<()> {

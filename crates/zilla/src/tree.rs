@@ -78,6 +78,12 @@ impl Pool {
         Ok(self.reference(self.dsl().by_name(name).await?))
     }
 
+    /// A number that is another one after any dataset or snapshot has got another name. Whoever
+    /// keeps names asks for it before he asks for them, and again when he uses them.
+    pub fn renames(&self) -> u64 {
+        self.dsl().renames()
+    }
+
     /// The dataset of a number ([`DatasetRef::id`]).
     pub async fn by_id(&self, id: u64) -> Result<DatasetRef> {
         Ok(self.reference(self.dsl().dataset(id).await?))

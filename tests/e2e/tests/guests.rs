@@ -160,6 +160,49 @@ fn a_guest_s_stream_brings_no_other_key_unless_he_may_change_it() {
     pool.judge();
 }
 
+/// A guest's file or server would be read by the daemon when it starts, and by `load-key -a` of
+/// root's.
+#[test]
+fn a_guest_names_no_place_where_root_would_look_for_a_key() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let shared = Shared::new();
+    let world = &shared.world;
+    shared.start();
+    let pool = Pool::create(world, "tank", Kind::Single, 128 << 20, &[]);
+    fs::write(world.path().join("key"), "a passphrase\n").expect("key");
+    fs::set_permissions(world.path().join("key"), fs::Permissions::from_mode(0o644)).expect("mode");
+    let place = format!("file://{}", world.path().join("key").display());
+    let crypt = "create,mount,clone,encryption,keyformat,keylocation,change-key,load-key";
+    world.zfs("create tank/a").ok();
+    world.zfs(&format!("allow -u {JOE} {crypt} tank/a")).ok();
+    let new = "encryption=on -o keyformat=passphrase";
+    let joe = |line: &str| shared.line(JOE, line);
+    joe(&format!("echo a passphrase | Z create -u -o {new} tank/a/own")).ok();
+    for line in [
+        format!("Z create -u -o {new} -o keylocation={place} tank/a/other"),
+        format!("Z set keylocation={place} tank/a/own"),
+        "Z set keylocation=https://127.0.0.1:1/key tank/a/own".to_owned(),
+        format!("Z change-key -o keylocation={place} tank/a/own"),
+    ] {
+        let refused = joe(&line);
+        let why = "only the owner of the daemon names a file or server as a keylocation";
+        assert!(refused.code != 0 && refused.stderr.contains(why), "{refused}");
+    }
+    let location = || world.zfs("get -Ho value keylocation tank/a/own").ok();
+    assert_eq!(location(), "prompt\n");
+    joe("Z set keylocation=prompt tank/a/own").ok();
+    // His own command reads what he has.
+    joe("Z unload-key tank/a/own").ok();
+    joe(&format!("Z load-key -L {place} tank/a/own")).ok();
+    // What the owner has said stays when he changes the key, and the owner says what he likes.
+    world.zfs(&format!("set keylocation={place} tank/a/own")).ok();
+    joe("Z change-key -o pbkdf2iters=100000 tank/a/own").ok();
+    assert_eq!(location(), format!("{place}\n"));
+    pool.judge();
+}
+
 /// What he has on a dataset alone he does not give himself on those below it.
 #[test]
 fn nobody_gives_on_below_a_dataset_what_he_has_on_it_alone() {

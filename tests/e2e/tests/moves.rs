@@ -1,7 +1,9 @@
 //! Datasets that get other names, clones that take over, snapshots that are held.
 
 use std::fs;
-use zilla_e2e::{Kind, Need, Pool, World, can};
+use std::path::Path;
+use std::time::Duration;
+use zilla_e2e::{Kind, Need, Pool, World, can, tree};
 
 fn names(world: &World) -> Vec<String> {
     world.zfs("list -H -o name -t all -r tank").ok().lines().map(str::to_owned).collect()
@@ -140,12 +142,13 @@ fn held_snapshots_stay() {
     let table = world.zfs("holds tank@s").ok();
     assert!(table.starts_with("NAME    TAG    TIMESTAMP\ntank@s  keep   "), "{table}");
     assert_eq!(world.zfs("get -H -o value userrefs tank@s").ok(), "2\n");
-    refused(world.zfs("destroy tank@s"), "cannot destroy snapshot tank@s: dataset is busy");
-    assert!(world.zfs("destroy -r tank/a").fails().contains("dataset is busy"));
+    let held = |name: &str| format!("{name}: it's being held. Run 'zfs holds -r {name}' to see holders.");
+    refused(world.zfs("destroy tank@s"), &format!("cannot destroy snapshot {}", held("tank@s")));
+    assert!(world.zfs("destroy -r tank/a").fails().contains(&held("tank/a@s")));
     // They are kept with the pool.
     pool.export();
     pool.import();
-    refused(world.zfs("destroy tank@s"), "cannot destroy snapshot tank@s: dataset is busy");
+    refused(world.zfs("destroy tank@s"), &format!("cannot destroy snapshot {}", held("tank@s")));
     world.zfs("destroy -d tank@s").ok();
     assert_eq!(world.zfs("get -H -o value defer_destroy tank@s").ok(), "on\n");
     refused(
@@ -189,5 +192,81 @@ fn ranges_tell_what_they_give_back_together() {
     assert!(told.starts_with("would destroy tank@b\nwould destroy tank@c\nwould reclaim 4.0"), "{told}");
     world.zfs("destroy tank@b%c").ok();
     assert_eq!(names(&world), ["tank", "tank@a", "tank@d"]);
+    pool.judge();
+}
+
+fn is_mounted(at: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+    table.lines().any(|l| l.split(' ').nth(4) == at.to_str())
+}
+
+/// Whoever gives a mounted snapshot another name, and whichever way: it is the one that is mounted.
+#[test]
+fn a_snapshot_that_is_mounted_is_known_by_the_name_that_it_has() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    let place = world.path().join("by-hand");
+    fs::create_dir(&place).expect("folder");
+    let by_hand = |name: &str| world.run("zilla", &["mount.zfs", name, place.to_str().expect("text")]);
+    let busy = |words: &str| {
+        let why = world.zfs(words).fails();
+        assert!(why.contains("dataset is busy"), "{words}: {why}");
+    };
+    world.zfs("create tank/a").ok();
+    world.zfs("snapshot tank/a@first").ok();
+    fs::write(pool.root().join("a/f"), "then").expect("file");
+    world.zfs("snapshot tank/a@s").ok();
+    let snaps = pool.root().join("a/.zfs/snapshot");
+    by_hand("tank/a@s").ok();
+    fs::rename(snaps.join("s"), snaps.join("t")).expect("mv");
+    // Another of its old name is not what is mounted.
+    world.zfs("snapshot tank/a@s").ok();
+    world.zfs("destroy tank/a@s").ok();
+    assert_eq!(fs::read_to_string(place.join("f")).expect("file"), "then");
+    ["destroy tank/a@t", "rollback -r tank/a@first", "destroy -r tank/a"].into_iter().for_each(busy);
+    let refused = fs::remove_dir(snaps.join("t")).expect_err("it is mounted");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ResourceBusy);
+    world.zfs("clone tank/a@t tank/c").ok();
+    world.zfs("promote tank/c").ok();
+    world.zfs("rename tank/c@t tank/c@v").ok();
+    fs::rename(pool.root().join("c/.zfs/snapshot/v"), pool.root().join("c/.zfs/snapshot/w")).expect("mv");
+    world.zfs("rename tank/c tank/d").ok();
+    world.zfs(&format!("unmount {}", place.display())).ok();
+    assert!(!is_mounted(&place));
+    // One that somebody else has unmounted is free at once, for mkdir's kin as well.
+    world.zfs("snapshot tank/a@u").ok();
+    by_hand("tank/a@u").ok();
+    tree::host("umount", &[place.as_os_str()]);
+    fs::remove_dir(snaps.join("u")).expect("rmdir");
+    pool.judge();
+}
+
+/// Whoever unmounts takes it out of the table under whatever name it has by then.
+#[test]
+fn what_is_renamed_while_it_is_unmounted_is_mounted_again() {
+    if !can(&[Need::Fuse, Need::Root]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    world.zfs("create tank/a").ok();
+    let at = pool.root().join("a");
+    // As long as it is open the mount is not gone.
+    let open = fs::File::create(at.join("f")).expect("file");
+    std::thread::scope(|scope| {
+        let unmounting = scope.spawn(|| world.zfs("unmount -f tank/a"));
+        while is_mounted(&at) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(!unmounting.is_finished(), "who has it open is waited for");
+        world.zfs("rename -u tank/a tank/b").ok();
+        unmounting.join().expect("unmount").ok();
+    });
+    world.zfs("mount tank/b").ok();
+    assert!(is_mounted(&pool.root().join("b")));
+    drop(open);
     pool.judge();
 }

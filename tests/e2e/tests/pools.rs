@@ -104,6 +104,37 @@ fn what_is_only_tried_is_looked_at_as_the_real_thing() {
     assert!(before == after, "nothing is written");
     assert_eq!(world.zpool("list -H -o name").ok(), "tank\n");
     assert!(!world.zpool("history tank").ok().contains("zpool add"));
+    // What only a pool that is there refuses.
+    let lite = "-O canmount=off -o feature@allocation_classes=disabled -o feature@draid=disabled";
+    let own = images("lite", 1, 96 << 20);
+    world.zpool(&format!("create {lite} lite {}", own[0])).ok();
+    for (kind, words) in [
+        ("different physical sector sizes", format!("-o ashift=14 tank {}", free[0])),
+        ("different physical sector sizes", format!("-o ashift=13 tank log {} cache {}", free[0], free[1])),
+        ("allocation_classes is not enabled", format!("lite special {}", free[0])),
+        ("allocation_classes is not enabled", format!("lite dedup {} spare {}", free[0], free[1])),
+        ("no such pool", format!("none {}", free[0])),
+    ] {
+        let bytes = || free.iter().map(|path| fs::read(path).expect("image")).collect::<Vec<_>>();
+        let before = bytes();
+        let tried = world.zpool(&format!("add -n {words}"));
+        assert!(before == bytes(), "{words}: nothing is written");
+        let done = world.zpool(&format!("add {words}"));
+        assert!(tried.code == 1 && tried.stderr.contains(kind), "{words}: {tried}");
+        assert_eq!((done.code, done.stderr), (1, tried.stderr), "{words}");
+    }
+    let other = format!("-o ashift=14 tank {} cache {}", free[0], free[1]);
+    for allowed in ["-f", "--allow-ashift-mismatch"] {
+        let plan = world.zpool(&format!("add -n {allowed} {other}")).ok();
+        assert!(plan.contains(&free[0]) && plan.contains(&free[1]), "{plan}");
+    }
+    // What was refused has left nothing in the pool.
+    world.zpool("export lite").ok();
+    if let Some(mut zdb) = zilla_testkit::zdb() {
+        let said = zdb.args(["-e", "-p"]).arg(world.disks()).args(["-d", "lite"]).output().expect("zdb");
+        let said = String::from_utf8_lossy(&said.stdout);
+        assert!(said.contains("Dataset mos") && !said.contains("leaked"), "{said}");
+    }
     pool.judge();
 }
 

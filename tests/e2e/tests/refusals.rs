@@ -59,6 +59,79 @@ fn properties_that_would_not_be_heeded_are_refused_by_name() {
     pool.judge();
 }
 
+/// Lines, exit codes and words as OpenZFS 2.3.9's kernel module and programs have them.
+#[test]
+fn lines_about_a_pool_that_is_there_are_answered_as_openzfs_answers_them() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "t", Kind::Single, 128 << 20, &[]);
+    for line in ["create -s -V 8M t/v", "create -o mountpoint=legacy t/legacy", "snapshot t@s", "hold k t@s"]
+    {
+        world.zfs(line).ok();
+    }
+    let answered = |rows: &[(&str, i32, &str)]| {
+        for (line, code, words) in rows {
+            let (program, rest) = line.split_once(' ').expect("two words");
+            let done = world.run(program, &rest.split(' ').collect::<Vec<_>>());
+            assert_eq!((done.code, done.stderr.as_str()), (*code, *words), "{line}");
+        }
+    };
+    let not_of_this_type = "property doesn't apply to datasets of this type";
+    answered(&[
+        (
+            "zfs inherit recordsize t/v",
+            1,
+            &format!("cannot inherit recordsize for 't/v': {not_of_this_type}\n"),
+        ),
+        ("zfs inherit snapdir t@s", 1, &format!("cannot inherit snapdir for 't@s': {not_of_this_type}\n")),
+        ("zfs inherit com.example:x t@s", 0, ""),
+        (
+            "zfs mount t/legacy",
+            1,
+            "cannot mount 't/legacy': legacy mountpoint\nuse mount(8) to mount this filesystem\n",
+        ),
+        ("zfs mount t", 1, "cannot mount 't': filesystem already mounted\n"),
+        ("zfs mount -R t", 0, ""),
+        ("zfs create -V 8M -o volsize=5M t/w", 1, "property 'volsize' specified multiple times\n"),
+        (
+            "zfs destroy t@s",
+            1,
+            "cannot destroy snapshot t@s: it's being held. Run 'zfs holds -r t@s' to see holders.\n",
+        ),
+        ("zfs destroy none", 1, "cannot open 'none': dataset does not exist\n"),
+        (
+            "zpool set compatibility=legacy t",
+            0,
+            "Warning: one or more features already enabled on pool 't'\nare not present in this \
+             compatibility set.\n",
+        ),
+        ("zpool set compatibility=off t", 0, ""),
+    ]);
+    world.zfs("release k t@s").ok();
+    pool.export();
+    world.zpool(&format!("import -o readonly=on -d {} t", world.disks().display())).ok();
+    let refused = "cannot set property for 't': pool is read-only\n";
+    answered(&[
+        ("zpool set comment=new t", 1, refused),
+        (
+            "zpool set compatibility=legacy t",
+            1,
+            &format!(
+                "Warning: one or more features already enabled on pool 't'\nare not present in this compatibility set.\n{refused}"
+            ),
+        ),
+        ("zpool set autotrim=on t", 1, refused),
+        ("zpool set com.example:x=1 t", 1, refused),
+        ("zpool set cachefile=none t", 0, ""),
+    ]);
+    assert_eq!(world.zpool("get -H -o value comment t").ok(), "-\n");
+    pool.export();
+    pool.import();
+    pool.judge();
+}
+
 #[test]
 fn a_pool_that_another_daemon_has_is_told_as_in_use() {
     if !can(&[Need::Fuse]) {

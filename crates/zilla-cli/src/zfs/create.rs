@@ -77,6 +77,10 @@ pub fn create(cx: &mut Cx, args: Vec<String>) -> Run {
             }
         }
     }
+    if size.is_some() && request.properties.contains_key("volsize") {
+        cx.err("property 'volsize' specified multiple times");
+        return Ok(1);
+    }
     if let Some(size) = size {
         // The size grows to whole blocks.
         let given = request.properties.get("volblocksize").and_then(|t| parse_size(t).ok());

@@ -4,7 +4,7 @@ use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
 use zilla_control::props::naming::{check_dataset_name, pool_of};
 use zilla_control::props::{self, nicenum::nicebytes};
-use zilla_control::types::{DatasetDestroy, DestroyReply};
+use zilla_control::types::{DatasetDestroy, DatasetQuery, DestroyReply};
 use zilla_control::{ApiError, ErrorCode};
 
 pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
@@ -64,6 +64,13 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
         return Ok(1);
     }
     if !snapshots && !target.contains('/') && !request.recursive {
+        // (What is not there is told first.)
+        let there = DatasetQuery { roots: vec![target.clone()], depth: Some(0), ..DatasetQuery::default() };
+        let Some(reply) = cx.ask(&format!("cannot open '{target}'"), &there)? else { return Ok(1) };
+        if let Some(e) = reply.errors.first() {
+            cx.refused(&format!("cannot open '{target}'"), e);
+            return Ok(1);
+        }
         cx.err(format!("cannot destroy '{target}': operation does not apply to pools"));
         cx.err(format!("use 'zfs destroy -r {target}' to destroy all datasets in the pool"));
         cx.err(format!("use 'zpool destroy {target}' to destroy the pool itself"));

@@ -119,7 +119,8 @@ pub fn holds(cx: &mut Cx, args: Vec<String>) -> Run {
         match cx.call(&SnapshotHolds { snapshot: name.clone(), recursive })? {
             Ok(list) => show(cx, &list, scripted, parsable),
             Err(e) => {
-                refused(cx, "cannot get holds of", &name, &e);
+                let action = if e.code == ErrorCode::NoEnt { "cannot open" } else { "cannot get holds of" };
+                refused(cx, action, &name, &e);
                 failed = true;
             }
         }

@@ -230,7 +230,10 @@ fn cell(row: &Row, field: Field, literal: bool) -> String {
             Owners::Group => "POSIX Group".to_owned(),
             Owners::Project => "Project".to_owned(),
         },
-        Field::Name => row.name.clone().unwrap_or_else(|| row.id.to_string()),
+        Field::Name => match &row.name {
+            Some(name) => one_line(name).into_owned(),
+            None => row.id.to_string(),
+        },
         Field::Used => number(row.account.used, false, true),
         Field::Quota => number(row.account.quota, true, true),
         Field::ObjUsed => number(row.account.objects_used, false, false),
@@ -256,11 +259,11 @@ fn print(rows: &[Row], o: &Options) -> String {
             if n > 0 {
                 out.push_str(if o.scripted { "\t" } else { "  " });
             }
-            out.push_str(&match f {
-                _ if o.scripted => one_line(text).into_owned(),
-                Field::Type | Field::Name => left(&one_line(text), *width),
-                _ => right(text, *width),
-            });
+            match f {
+                _ if o.scripted => out.push_str(text),
+                Field::Type | Field::Name => out.push_str(&left(text, *width)),
+                _ => out.push_str(&right(text, *width)),
+            }
         }
         out + "\n"
     };
@@ -272,4 +275,39 @@ fn print(rows: &[Row], o: &Options) -> String {
         text.push_str(&line(o.fields.iter().map(|f| cell(r, *f, o.literal)).collect()));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_what_is_printed() {
+        let row = |id: u64, name: &str| Row {
+            owners: Owners::User,
+            id,
+            name: Some(name.to_owned()),
+            account: Account { id, used: Some(512), ..Account::default() },
+        };
+        let mut o = Options {
+            numbers: false,
+            scripted: false,
+            literal: true,
+            fields: vec![Field::Name, Field::Used],
+            sort: Vec::new(),
+            owners: vec![Owners::User],
+        };
+        let rows = [row(1, "a\u{1b}b"), row(2, "joe")];
+        let escaped = one_line("a\u{1b}b").into_owned();
+        assert_eq!(
+            print(&rows, &o),
+            format!(
+                "NAME{}  USED\n{escaped}   512\njoe{}   512\n",
+                " ".repeat(escaped.len() - 4),
+                " ".repeat(escaped.len() - 3)
+            )
+        );
+        o.scripted = true;
+        assert_eq!(print(&rows, &o), format!("{escaped}\t512\njoe\t512\n"));
+    }
 }

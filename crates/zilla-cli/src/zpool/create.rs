@@ -85,7 +85,7 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
         let (shown, taken) = (name, request.temporary_name.as_ref().unwrap_or(name).clone());
         let PoolCreate { vdevs, force, .. } = request;
         let text = layout(shown, &vdevs);
-        let check = VdevsCheck { name: taken, new: true, vdevs, force };
+        let check = VdevsCheck { name: taken, new: true, vdevs, force, ..VdevsCheck::default() };
         return match cx.call(&check)? {
             Ok(()) => {
                 cx.out.put(text);

@@ -408,7 +408,12 @@ fn check_compatibility(cx: &mut Cx, pool: &PoolInfo, property: &str, value: &str
             return Err(Exit(1));
         }
     }
-    if let Compatibility::Listed(names) = &sets.features {
+    let names = match &sets.features {
+        Compatibility::Listed(names) => Some(names.as_slice()),
+        Compatibility::Legacy => Some(&[][..]),
+        _ => None,
+    };
+    if let Some(names) = names {
         let on = pool.features.iter().filter(|f| f.state != FeatureState::Disabled);
         if on.into_iter().any(|f| !names.contains(&f.name)) {
             cx.err(format!("Warning: one or more features already enabled on pool '{name}'"));

@@ -115,7 +115,14 @@ pub fn add(cx: &mut Cx, args: Vec<String>) -> Run {
     let action = format!("cannot add to '{name}'");
     if dry_run {
         let text = layout(&pool, &spec, names);
-        let check = VdevsCheck { name: name.clone(), new: false, vdevs: spec, force: force || in_use };
+        let check = VdevsCheck {
+            name: name.clone(),
+            new: false,
+            vdevs: spec,
+            ashift,
+            force: force || in_use,
+            any_ashift: force || any_ashift,
+        };
         return match cx.call(&check)? {
             Ok(()) => {
                 cx.out.put(text);

@@ -32,7 +32,11 @@ pub struct VdevsCheck {
     /// It is to be created.
     pub new: bool,
     pub vdevs: VdevSpec,
+    pub ashift: Option<u64>,
     pub force: bool,
+    /// As of [`PoolAdd`].
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub any_ashift: bool,
 }
 
 /// `zpool attach [-fs] [-o ashift]`, `zpool replace [-fs] [-o ashift]`

@@ -83,6 +83,8 @@ pub struct DslPool {
     pub(super) destroying: Mutex<super::bptree::Destroying>,
     dirs: Mutex<HashMap<u64, Arc<DslDir>>>,
     datasets: Mutex<HashMap<u64, Arc<DslDataset>>>,
+    /// How often datasets have got other names.
+    renames: AtomicU64,
     space: RwLock<PoolSpace>,
     pub(super) keys: super::keystore::Keystore,
     pub(super) errata: super::errata::Errata,
@@ -109,6 +111,7 @@ impl DslPool {
             destroying: Mutex::default(),
             dirs: Mutex::default(),
             datasets: Mutex::default(),
+            renames: AtomicU64::new(0),
             space: RwLock::default(),
             keys: Default::default(),
             errata: Default::default(),
@@ -157,6 +160,18 @@ impl DslPool {
         if let Some(s) = &*self.special.read() {
             s.root.set_short_name(name);
         }
+        self.note_renamed();
+    }
+
+    /// A number that is another one after any dataset or snapshot has got another name. Whoever
+    /// keeps names asks for it before he asks for them, and again when he uses them.
+    pub fn renames(&self) -> u64 {
+        self.renames.load(Ordering::Acquire)
+    }
+
+    /// The new names are told from now on.
+    pub(super) fn note_renamed(&self) {
+        self.renames.fetch_add(1, Ordering::AcqRel);
     }
 
     fn change_special(&self, f: impl FnOnce(&mut Special)) {

@@ -225,6 +225,7 @@ impl DslPool {
             self.count_adjust(tx, dd, 1, DD_FIELD_SNAPSHOT_COUNT).await?;
             s.change(tx, |p| p.dir_obj = dd.id);
             s.set_dir(dd.clone());
+            self.note_renamed();
             let clones = s.phys().next_clones_obj;
             if clones == 0 || self.ctx.version() < SPA_VERSION_DEADLISTS {
                 continue;

@@ -73,6 +73,7 @@ impl DslPool {
         children.insert_u64(tx, last, dir.id).await?;
         dir.change(tx, |d| d.parent_obj = to.id);
         dir.set_place(Some(to), last.to_owned());
+        self.note_renamed();
         self.props_changed(&dir).await
     }
 
@@ -159,6 +160,7 @@ impl DslPool {
             self.snap_remove(tx, &head, old, false).await?;
             Zap::open(self.mos(), head.phys().snapnames_zapobj).await?.insert_u64(tx, new, id).await?;
             *snap.snapname.lock() = new.to_owned();
+            self.note_renamed();
         }
         Ok(())
     }

@@ -74,8 +74,17 @@ impl Spa {
     }
 
     /// Adds cache devices.
-    #[crate::boxed]
     pub async fn add_cache(self: &Arc<Self>, specs: &[LeafSpec]) -> Result<()> {
+        self.add_or_try_cache(specs, false).await
+    }
+
+    /// Refuses what cannot be added.
+    pub(super) async fn check_cache(self: &Arc<Self>, specs: &[LeafSpec]) -> Result<()> {
+        self.add_or_try_cache(specs, true).await
+    }
+
+    #[crate::boxed]
+    async fn add_or_try_cache(self: &Arc<Self>, specs: &[LeafSpec], only_tried: bool) -> Result<()> {
         self.check_writable()?;
         self.dsl.needs_version(SPA_VERSION_L2CACHE)?;
         let _changing = self.changing.lock().await;
@@ -83,8 +92,11 @@ impl Spa {
         let configs: Vec<NvList> = specs.iter().map(|s| s.config(0, &*env.rng)).collect();
         let new = Arc::new(old.adding_cache(&configs)?);
         let fresh = new.cache.get(old.cache.len()..).unwrap_or_default().to_vec();
-        let made = self.add_cache_made(&new, &fresh).await;
-        if made.is_err() {
+        let mut made = self.open_new_cache(&new, &fresh).await;
+        if made.is_ok() && !only_tried {
+            made = self.add_cache_made(&new, &fresh).await;
+        }
+        if made.is_err() || only_tried {
             let leaves = fresh.iter().filter_map(|v| v.leaf.as_ref());
             join_all(leaves.map(|l| within(env, SLOW_TIMEOUT, l.close()))).await;
             return made;
@@ -93,7 +105,7 @@ impl Spa {
         Ok(())
     }
 
-    async fn add_cache_made(self: &Arc<Self>, new: &Arc<VdevTree>, fresh: &[Arc<Vdev>]) -> Result<()> {
+    async fn open_new_cache(&self, new: &VdevTree, fresh: &[Arc<Vdev>]) -> Result<()> {
         for v in fresh {
             new.open_cache(v, true, true).await;
             let Some(leaf) = &v.leaf else { continue };
@@ -105,6 +117,10 @@ impl Spa {
                 return Err(Error::os(Errno::Busy, what));
             }
         }
+        Ok(())
+    }
+
+    async fn add_cache_made(self: &Arc<Self>, new: &Arc<VdevTree>, fresh: &[Arc<Vdev>]) -> Result<()> {
         let (nobodys, ub) = (self.nobodys(), self.uberblock());
         let label = new.init_cache_labels(&nobodys, &ub, fresh);
         let label = within(&self.ctx.env, SLOW_TIMEOUT, label).await;

@@ -81,15 +81,23 @@ impl Spa {
         self.check_writable()?;
         self.dsl.needs_version(SPA_VERSION_SPARES)?;
         let _changing = self.changing.lock().await;
-        let new = self.label_spares(specs).await?;
+        let new = self.label_spares(specs, true).await?;
         self.change_spares(new).await?;
         self.look_at_spares().await;
         Ok(())
     }
 
+    /// Refuses what cannot be added.
+    pub(super) async fn check_spares(&self, specs: &[SpareSpec]) -> Result<()> {
+        self.check_writable()?;
+        self.dsl.needs_version(SPA_VERSION_SPARES)?;
+        let _changing = self.changing.lock().await;
+        self.label_spares(specs, false).await.map(drop)
+    }
+
     /// Hot spares of a pool that is being created, in its first txg.
     pub(super) async fn first_spares(&self, tx: &Tx, specs: &[SpareSpec]) -> Result<()> {
-        let labelled = if specs.is_empty() { self.tree() } else { self.label_spares(specs).await? };
+        let labelled = if specs.is_empty() { self.tree() } else { self.label_spares(specs, true).await? };
         let new = self.with_distributed(labelled, |_| true)?;
         if !new.spares.is_empty() {
             self.write_spares(tx, &new).await?;
@@ -109,8 +117,8 @@ impl Spa {
         if all.is_empty() { Ok(tree) } else { tree.adding_spares(&all).map(Arc::new) }
     }
 
-    /// Labels devices as spares; the tree that has them.
-    async fn label_spares(&self, specs: &[SpareSpec]) -> Result<Arc<VdevTree>> {
+    /// Labels devices as spares, or only opens them for that; the tree that has them.
+    async fn label_spares(&self, specs: &[SpareSpec], labels: bool) -> Result<Arc<VdevTree>> {
         let (old, env) = (self.tree(), &self.ctx.env);
         let mut configs = Vec::new();
         for spec in specs {
@@ -127,7 +135,10 @@ impl Spa {
         for (vdev, _) in mine {
             let Some(leaf) = &vdev.leaf else { continue };
             new.open_spare(leaf).await?;
-            let labelled = new.init_spare_label(&self.nobodys(), &self.uberblock(), vdev).await;
+            let labelled = match labels {
+                true => new.init_spare_label(&self.nobodys(), &self.uberblock(), vdev).await,
+                false => Ok(()),
+            };
             leaf.retire(VdevState::Healthy).await;
             labelled?;
         }

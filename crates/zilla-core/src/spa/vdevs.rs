@@ -14,7 +14,7 @@
 //! emptied into the pool ([`Spa::empty_log`]); new log blocks go elsewhere meanwhile.
 
 use super::vdev_objects::VdevObjects;
-use super::{Spa, config};
+use super::{Spa, SpareSpec, config};
 use crate::error::{Errno, Error, Result};
 use crate::inject::{self, injections};
 use crate::metaslab::metaslab_shift;
@@ -94,21 +94,55 @@ impl Spa {
         Ok(())
     }
 
+    /// Refuses vdevs that the pool's features do not have.
+    fn check_features(&self, spec: &PoolSpec) -> Result<()> {
+        let biased = spec.tops.iter().any(|t| t.bias.is_some()).then_some("allocation_classes");
+        let draid = |t: &TopSpec| matches!(t.kind, VdevKind::Draid { .. });
+        let draid = spec.tops.iter().any(draid).then_some("draid");
+        match biased.into_iter().chain(draid).find(|name| !self.ctx.features.is_enabled(name)) {
+            Some(name) => {
+                Err(Error::os(Errno::NotSup, format!("feature {name} is not enabled in this pool")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses what adding these would refuse, and changes nothing: top-level vdevs, of the pool's
+    /// own sectors unless `any_ashift` is said, cache devices and spares.
+    pub async fn check_added(
+        self: &Arc<Self>,
+        spec: &PoolSpec,
+        any_ashift: bool,
+        spares: &[SpareSpec],
+    ) -> Result<()> {
+        if !spec.cache.is_empty() {
+            self.check_cache(&spec.cache).await?;
+        }
+        if !spec.tops.is_empty() {
+            self.add_tops(spec, !any_ashift, true).await?;
+        }
+        if !spares.is_empty() {
+            self.check_spares(spares).await?;
+        }
+        Ok(())
+    }
+
     /// Adds top-level vdevs.
     pub async fn add_vdevs(self: &Arc<Self>, spec: &PoolSpec) -> Result<()> {
-        self.add_tops(spec, false).await
+        self.add_tops(spec, false, false).await
     }
 
     /// The same, but of other sectors than the pool's they are refused, if the pool has one size of
     /// them: what cannot be removed again should not come in by mistake.
     pub async fn add_like_vdevs(self: &Arc<Self>, spec: &PoolSpec) -> Result<()> {
-        self.add_tops(spec, true).await
+        self.add_tops(spec, true, false).await
     }
 
     #[crate::boxed]
-    async fn add_tops(self: &Arc<Self>, spec: &PoolSpec, alike: bool) -> Result<()> {
+    async fn add_tops(self: &Arc<Self>, spec: &PoolSpec, alike: bool, only_tried: bool) -> Result<()> {
         self.check_writable()?;
         check_version(self.version(), spec)?;
+        self.check_features(spec)?;
         let _changing = self.changing.lock().await;
         let (old, env) = (self.tree(), &self.ctx.env);
         // A mapping can lead to single disks and mirrors only.
@@ -135,10 +169,12 @@ impl Spa {
             Err(Refusal::CannotEvacuate.into())
         } else if alike && fresh.iter().any(unlike) {
             Err(Refusal::OtherSectors.into())
+        } else if only_tried {
+            Ok(())
         } else {
             self.add_made(&old, &new, &fresh).await
         };
-        if made.is_err() {
+        if made.is_err() || only_tried {
             for leaf in new.new_leaves(&old) {
                 leaf.retire(VdevState::Closed).await;
             }

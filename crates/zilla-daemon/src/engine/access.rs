@@ -12,7 +12,11 @@
 //! `mountpoint`, `canmount`, `rename` and `share` from being delegated for the same reason: there
 //! `mount(8)` refuses); so a dataset that is mounted is not renamed, destroyed or rolled back, for
 //! which it would be unmounted and mounted again, and a new one is not mounted. Whatever concerns a
-//! whole pool.
+//! whole pool. Where a key lies (`keylocation`), but that it is asked for: the next start of the
+//! daemon, and `zfs load-key -a` of the owner's, would read what file, or ask what server, a guest
+//! has named, with the owner's rights and from the owner's place in the network; whether the key in
+//! it fits, of which he may choose what it should be, would tell him what a file holds that is not
+//! his. What is given to `load-key -L` his own command reads.
 //!
 //! **Streams.** `send` is of snapshots, `receive` of what is not mounted, without `-c`, keys, and
 //! packages that rename or promote; `-F` takes `rollback` and `destroy` of what is there. Which
@@ -260,7 +264,7 @@ impl Judge {
                 for name in r.properties.keys() {
                     self.set(&r.name, name).await?;
                 }
-                Ok(())
+                no_place_of_a_key(r.properties.get(KEYLOCATION))
             }
             Asked::DatasetInherit(r) => self.set(&r.name, &r.property).await,
             Asked::DatasetSnapshot(r) => {
@@ -274,7 +278,8 @@ impl Judge {
             }
             Asked::DatasetClone(r) => {
                 self.on(&r.snapshot, "clone").await?;
-                self.make(&r.target, r.properties.keys()).await
+                self.make(&r.target, r.properties.keys()).await?;
+                no_place_of_a_key(r.properties.get(KEYLOCATION))
             }
             Asked::DatasetRollback(r) => {
                 let fs = head_of(&r.snapshot);
@@ -306,7 +311,10 @@ impl Judge {
             Asked::SnapshotRelease(r) => self.named(&r.snapshot, r.recursive, "release").await,
             Asked::KeyLoad(r) => self.on(&r.name, "load-key").await,
             Asked::KeyUnload(r) => self.on(&r.name, "load-key").await,
-            Asked::KeyChange(r) => self.on(&r.name, "change-key").await,
+            Asked::KeyChange(r) => {
+                self.on(&r.name, "change-key").await?;
+                no_place_of_a_key(r.keylocation.as_ref())
+            }
             Asked::GrantChange(r) => self.grants(caller, r).await,
             Asked::StreamSend(r) => self.send(r).await,
             Asked::StreamReceive(r) => {
@@ -442,7 +450,8 @@ impl Judge {
     async fn create(&self, r: &DatasetCreate) -> Answer<()> {
         let reserved = "refreservation".to_owned();
         let thick = r.volume.as_ref().is_some_and(|v| !v.sparse).then_some(&reserved);
-        self.make(&r.name, r.properties.keys().chain(thick)).await
+        self.make(&r.name, r.properties.keys().chain(thick)).await?;
+        no_place_of_a_key(r.properties.get(KEYLOCATION))
     }
 
     async fn destroy(&self, r: &DatasetDestroy) -> Answer<()> {
@@ -541,6 +550,17 @@ impl Judge {
 
 pub(super) fn is_mounted() -> ApiError {
     ApiError::with(ErrorCode::Perm, "permission denied: it is mounted")
+}
+
+const KEYLOCATION: &str = "keylocation";
+
+/// Refuses a guest's file or server as the place of a key, whatever he was given.
+fn no_place_of_a_key(location: Option<&String>) -> Answer<()> {
+    if location.is_none_or(|text| matches!(text.as_str(), "prompt" | "none")) {
+        return Ok(());
+    }
+    let what = "permission denied: only the owner of the daemon names a file or server as a keylocation";
+    Err(ApiError::with(ErrorCode::Perm, what))
 }
 
 /// Whether a file system is mounted unasked; a new one is.

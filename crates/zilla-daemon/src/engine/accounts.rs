@@ -195,7 +195,7 @@ impl Engine {
         // Nobody mounts it while it is open here.
         let _one = pool.mounting.lock().await;
         pool.settle(name).await?;
-        let mounted = pool.mounts.lock().get(name).filter(|m| !m.mount.is_going()).map(|m| m.fs.clone());
+        let mounted = pool.mounts().get(name).filter(|m| !m.mount.is_going()).map(|m| m.fs.clone());
         let zfs = match &mounted {
             Some(fs) => fs.zfs(),
             None => {

@@ -16,7 +16,7 @@ use zilla_fuse::Notifier;
 impl Engine {
     fn file_system_of(&self, file: &FileId) -> Answer<(Arc<Filesystem>, Notifier)> {
         for pool in self.all_pools() {
-            for mounted in pool.mounts.lock().values() {
+            for mounted in pool.mounts().values() {
                 if mounted.mount.device() == file.device {
                     return Ok((mounted.fs.clone(), mounted.mount.notifier()));
                 }

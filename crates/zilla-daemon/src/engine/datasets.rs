@@ -268,7 +268,12 @@ impl Engine {
         props::check_inherit(&r.property, r.received)?;
         let pool = self.pool_of(&r.name)?;
         let ds = pool.zilla.by_name(&r.name).await.map_err(of(&r.name))?;
-        let name = props::dataset_prop(&r.property).map_or(r.property.as_str(), |d| d.name).to_owned();
+        let desc = props::dataset_prop(&r.property);
+        let types = pool.types(&ds).await?;
+        if desc.is_some_and(|desc| !desc.applies_to(types)) {
+            return Err(ErrorCode::PropType.into());
+        }
+        let name = desc.map_or(r.property.as_str(), |d| d.name).to_owned();
         let setting = if r.received { Setting::Revert } else { Setting::Inherit };
         self.change_and_remount(&pool, &ds, vec![(name, setting)], false).await
     }

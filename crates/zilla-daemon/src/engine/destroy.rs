@@ -244,7 +244,7 @@ async fn plan_snapshots(pool: &Arc<Pool>, r: &DatasetDestroy, fs: &str, list: &s
                 plan.head(dir).await?;
             }
             if snap.userrefs() > 0 {
-                return Err(ApiError::with(ErrorCode::Busy, "dataset is busy").subject(name));
+                return Err(held(name));
             }
             if !plan.order.contains(&name) {
                 plan.order.push(name);
@@ -282,6 +282,11 @@ fn dependents(message: &str, option: &str, names: Vec<String>) -> ApiError {
     let mut details = vec![format!("use '{option}' to destroy the following datasets:")];
     details.extend(names);
     ApiError::with(ErrorCode::HasDependents, message).details(details)
+}
+
+fn held(name: String) -> ApiError {
+    let what = format!("it's being held. Run 'zfs holds -r {name}' to see holders.");
+    ApiError::with(ErrorCode::Busy, what).subject(name)
 }
 
 fn depends(what: String, root: &str) -> ApiError {
@@ -336,9 +341,7 @@ impl Plan<'_> {
                         todo.push(Step::Head(self.pool.zilla.dir_by_name(&clone).await.map_err(of(&clone))?));
                     }
                 }
-                Step::Snapshot { name, held: true } => {
-                    return Err(ApiError::with(ErrorCode::Busy, "dataset is busy").subject(name));
-                }
+                Step::Snapshot { name, held: true } => return Err(held(name)),
                 Step::Snapshot { name, held: false } => self.destroy(name),
                 Step::Left(name) => {
                     self.within.pop();

@@ -91,7 +91,7 @@ impl Serves<DatasetWait> for Engine {
 
 /// The files of a mounted file system.
 fn live(pool: &Pool, name: &str) -> Answer<Arc<Zfs>> {
-    let mounted = pool.mounts.lock().get(name).filter(|m| !m.mount.is_going()).map(|m| m.fs.zfs());
+    let mounted = pool.mounts().get(name).filter(|m| !m.mount.is_going()).map(|m| m.fs.zfs());
     mounted.ok_or_else(|| ApiError::with(ErrorCode::MountFailed, "Cannot diff an unmounted snapshot"))
 }
 

@@ -495,9 +495,8 @@ async fn follow_snapshot_names(
 async fn rename_snapshot(pool: &Pool, fs: &str, old: &str, new: &str, told: &Told) -> bool {
     let done = pool.zilla.rename_snapshot(fs, old, new, false).await;
     pool.forget_snapshot(&format!("{fs}@{old}"));
-    match &done {
-        Ok(_) => pool.rename_mounts(&format!("{fs}@{old}"), &format!("{fs}@{new}")),
-        Err(e) => told.err(format!("cannot rename '{fs}@{old}' to '{fs}@{new}': {e}")),
+    if let Err(e) = &done {
+        told.err(format!("cannot rename '{fs}@{old}' to '{fs}@{new}': {e}"));
     }
     done.is_ok()
 }

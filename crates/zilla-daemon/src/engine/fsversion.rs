@@ -46,7 +46,7 @@ impl Engine {
         let name = ds.name();
         // Nobody mounts it while it is open here.
         let _one = pool.mounting.lock().await;
-        if pool.mounts.lock().contains_key(&name) {
+        if pool.mounts().contains(&name) {
             return Err(ApiError::with(ErrorCode::Busy, "it is being mounted or unmounted"));
         }
         ds.upgrade_filesystem(version).await.map_err(of(&name))

@@ -81,7 +81,7 @@ impl Engine {
         let pools = self.all_pools();
         let mut known = Vec::new();
         for pool in &pools {
-            for mounted in pool.mounts.lock().values() {
+            for mounted in pool.mounts().values() {
                 known.push((mounted.mount.notifier(), mounted.fs.zfs().files_in_use()));
             }
         }

@@ -104,7 +104,7 @@ impl Source {
             let beats = pool.zilla.multihost().then_some("multihost");
             let own = super::poolstats::NAMES.into_iter().chain(beats);
             out.extend(own.map(|name| (folder.join(name), What::Pool(pool.clone(), name))));
-            for (name, mounted) in pool.mounts.lock().iter().filter(|(name, _)| !name.contains('@')) {
+            for (name, mounted) in pool.mounts().iter().filter(|(name, _)| !name.contains('@')) {
                 let file = folder.join(format!("objset-0x{:x}", mounted.fs.dataset_id()));
                 out.push((file, What::Dataset(pool.clone(), name.clone())));
             }

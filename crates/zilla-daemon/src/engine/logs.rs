@@ -43,7 +43,8 @@ impl Serves<LogStatQuery> for Engine {
 
 async fn datasets(pool: &Arc<Pool>, wanted: Option<&String>) -> Answer<Vec<LogStat>> {
     // (A snapshot that is mounted has no log.)
-    let mut names: Vec<String> = pool.mounts.lock().keys().filter(|n| !n.contains('@')).cloned().collect();
+    let mut names: Vec<String> =
+        pool.mounts().iter().map(|(name, _)| name).filter(|n| !n.contains('@')).cloned().collect();
     if let Some(name) = wanted {
         names = vec![name.clone()];
     }

@@ -31,7 +31,7 @@ impl Earlier {
 impl Pool {
     /// How something is mounted now.
     pub(super) fn earlier(&self, name: &str) -> Earlier {
-        let mounts = self.mounts.lock();
+        let mounts = self.mounts();
         let now = mounts.get(name).map(|m| Earlier {
             temporary: m.temporary,
             at: m.at.clone(),

@@ -57,6 +57,7 @@ mod meanwhile;
 mod mountings;
 mod mountopts;
 mod mounts;
+mod mounttable;
 mod moved;
 mod names;
 mod nesting;

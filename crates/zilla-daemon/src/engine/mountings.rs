@@ -19,7 +19,10 @@ impl Serves<DatasetMount> for Engine {
         match r.name {
             Some(name) => {
                 let pool = self.pool_of(&name)?;
-                pool.mount(self, &name, &How { explicit: true, ..how.clone() }).await?;
+                // With all below it, it may be mounted already.
+                if !r.recursive || pool.mounted_at(&name).is_none() {
+                    pool.mount(self, &name, &How { explicit: true, ..how.clone() }).await?;
+                }
                 if r.recursive {
                     errors = pool.mount_below(self, &name, &how).await;
                 }
@@ -117,7 +120,7 @@ impl Engine {
     pub(super) fn mounted(&self) -> Vec<MountEntry> {
         let mut all = Vec::new();
         for pool in self.all_pools() {
-            let names: Vec<String> = pool.mounts.lock().keys().cloned().collect();
+            let names: Vec<String> = pool.mounts().iter().map(|(name, _)| name).cloned().collect();
             for dataset in names {
                 if let Some(path) = pool.mounted_at(&dataset) {
                     all.push(MountEntry { dataset, mountpoint: path.to_string_lossy().into_owned() });

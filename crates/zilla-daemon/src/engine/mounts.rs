@@ -12,6 +12,7 @@ use super::Engine;
 use super::attach::attach;
 use super::errors::{Answer, of, of_dataset};
 use super::mountopts::{Temporary, Words, differ, matters_unprivileged};
+use super::mounttable::{InHand, Named, watch};
 use super::place::Place;
 use super::pool::Pool;
 use super::shares::Shared;
@@ -34,6 +35,7 @@ use zilla_fuse::{Mount, Options};
 
 /// One mounted file system.
 pub struct Mounted {
+    of: DatasetRef,
     pub fs: Arc<Filesystem>,
     pub mount: Arc<Mount>,
     pub temporary: Temporary,
@@ -48,42 +50,15 @@ pub struct Mounted {
     /// The same over SMB.
     pub(super) usershare: Option<Usershare>,
     /// Somebody is about to unmount it, and takes away what is left of it.
-    in_hand: bool,
+    pub(super) in_hand: bool,
 }
 
-/// A mount that is being unmounted, until this is dropped.
-struct InHand<'p> {
-    pool: &'p Pool,
-    name: &'p str,
-    mount: Arc<Mount>,
-}
-
-impl<'p> InHand<'p> {
-    fn take(pool: &'p Pool, name: &'p str, mount: &Arc<Mount>) -> InHand<'p> {
-        let taken = InHand { pool, name, mount: mount.clone() };
-        taken.set(true);
-        taken
+impl Named for Mounted {
+    fn number(&self) -> u64 {
+        self.of.id()
     }
-
-    fn set(&self, in_hand: bool) {
-        let mut mounts = self.pool.mounts.lock();
-        if let Some(m) = mounts.get_mut(self.name).filter(|m| Arc::ptr_eq(&m.mount, &self.mount)) {
-            m.in_hand = in_hand;
-        }
-    }
-
-    /// It is gone. Another may be mounted under its name by now.
-    fn forget(&self) {
-        let mut mounts = self.pool.mounts.lock();
-        if mounts.get(self.name).is_some_and(|m| Arc::ptr_eq(&m.mount, &self.mount)) {
-            mounts.remove(self.name);
-        }
-    }
-}
-
-impl Drop for InHand<'_> {
-    fn drop(&mut self) {
-        self.set(false);
+    fn name(&self) -> String {
+        self.of.name()
     }
 }
 
@@ -150,19 +125,12 @@ fn failed(message: impl Into<String>) -> ApiError {
 impl Pool {
     /// Where a dataset is mounted.
     pub fn mounted_at(&self, name: &str) -> Option<PathBuf> {
-        let mut mounts = self.mounts.lock();
+        let mut mounts = self.mounts();
+        let number = mounts.get(name)?.number();
+        if mounts.let_go_if_gone(number) {
+            return None;
+        }
         let mounted = mounts.get(name)?;
-        if mounted.mount.is_gone() && mounted.in_hand {
-            return None;
-        }
-        if mounted.mount.is_gone() {
-            let fs = mounted.fs.clone();
-            mounts.remove(name);
-            // What it frees in the background is freed by the next who mounts it.
-            fs.revoke_now();
-            fs.zfs().let_go();
-            return None;
-        }
         (!mounted.mount.is_going()).then(|| mounted.path().to_owned())
     }
 
@@ -170,9 +138,10 @@ impl Pool {
     /// are. Called with `mounting` held.
     pub(super) async fn settle(&self, name: &str) -> Answer<()> {
         let going = |m: &&Mounted| m.mount.is_going();
-        let going = self.mounts.lock().get(name).filter(going).map(|m| (m.mount.clone(), m.fs.clone()));
-        let Some((mount, fs)) = going else { return Ok(()) };
-        let hand = InHand::take(self, name, &mount);
+        let going =
+            self.mounts().get(name).filter(going).map(|m| (m.number(), m.mount.clone(), m.fs.clone()));
+        let Some((number, mount, fs)) = going else { return Ok(()) };
+        let hand = InHand::take(self, number, &mount);
         if tokio::time::timeout(GOING, mount.gone()).await.is_err() {
             return Err(failed("it is still being unmounted; try again").subject(name));
         }
@@ -183,7 +152,7 @@ impl Pool {
 
     /// Refuses what would take a snapshot from whoever has mounted it as a file system.
     pub(super) async fn check_not_mounted(&self, snapshot: &str) -> Answer<()> {
-        if !self.mounts.lock().contains_key(snapshot) {
+        if !self.mounts().contains(snapshot) {
             return Ok(());
         }
         let _one = self.mounting.lock().await;
@@ -250,7 +219,10 @@ impl Pool {
             _ if how.at.is_some() => how.at.clone().unwrap_or_default(),
             Mountpoint::At(path) => path,
             _ if !how.explicit => return Ok(()),
-            Mountpoint::Legacy => return Err(failed("legacy mountpoint").subject(name)),
+            Mountpoint::Legacy => {
+                let how = "use mount(8) to mount this filesystem".to_owned();
+                return Err(failed("legacy mountpoint").details(vec![how]).subject(name));
+            }
             Mountpoint::None => return Err(failed("no mountpoint set").subject(name)),
         };
         match settings.num("canmount") {
@@ -310,8 +282,11 @@ impl Pool {
         let mount = attached.map_err(|why| failed(why).subject(name))?;
         let (mount, at) = (Arc::new(mount), how.at.clone());
         let (share, usershare) = (None, None);
-        let mounted = Mounted { fs, mount, temporary, at, redacted, told, share, usershare, in_hand: false };
-        self.mounts.lock().insert(name.to_owned(), mounted);
+        let gone = watch(self.watched_mounts(), ds.id(), mount.clone());
+        let (of, in_hand) = (ds.clone(), false);
+        let mounted = Mounted { of, fs, mount, temporary, at, redacted, told, share, usershare, in_hand };
+        self.mounts().insert(mounted);
+        tokio::spawn(gone);
         unused.0 = None;
         let shared = self.share_mounted(engine, name, &ds).await;
         match kept_log {
@@ -334,7 +309,7 @@ impl Pool {
         if self.mounted_at(name).is_none() {
             return Err(failed("it is not mounted, so it cannot be remounted").subject(name));
         }
-        let old = self.mounts.lock().get(name).map(|m| m.temporary).unwrap_or_default();
+        let old = self.mounts().get(name).map(|m| m.temporary).unwrap_or_default();
         self.heed(name, ds, settings, old.with(newer)).await
     }
 
@@ -346,7 +321,7 @@ impl Pool {
         settings: &Settings,
         temporary: Temporary,
     ) -> Answer<()> {
-        let found = self.mounts.lock().get_mut(name).map(|m| {
+        let found = self.mounts().get_mut(name).map(|m| {
             m.temporary = temporary;
             (m.fs.clone(), m.mount.clone(), m.told.clone())
         });
@@ -386,7 +361,7 @@ impl Pool {
             }
             _ => {}
         }
-        if let Some(m) = self.mounts.lock().get_mut(name) {
+        if let Some(m) = self.mounts().get_mut(name) {
             m.told = wanted;
         }
         if told_acls != wanted_acls {
@@ -457,12 +432,12 @@ impl Pool {
         lingering: Duration,
     ) -> std::result::Result<(), Stays> {
         let _one = self.mounting.lock().await;
-        let found = self.mounts.lock().get_mut(name).map(|m| {
+        let found = self.mounts().get_mut(name).map(|m| {
             let shares = (m.share.take(), m.usershare.take());
-            (m.mount.clone(), m.fs.clone(), shares)
+            (m.of.clone(), m.mount.clone(), m.fs.clone(), shares)
         });
-        let Some((mount, fs, (share, usershare))) = found else { return Ok(()) };
-        let hand = InHand::take(self, name, &mount);
+        let Some((ds, mount, fs, (share, usershare))) = found else { return Ok(()) };
+        let hand = InHand::take(self, ds.id(), &mount);
         // Clients of NFS use the file system no more, or it would not be free.
         share.iter().for_each(Shared::hide);
         let usershare = match usershare {
@@ -484,17 +459,13 @@ impl Pool {
                 .unwrap_or_else(|e| Err(io::Error::other(e)))
         };
         if let Err(e) = detached {
-            if let (Some(share), Some(m)) = (share, self.mounts.lock().get_mut(name)) {
+            if let Some(share) = share {
                 share.renew();
-                m.share = Some(share);
+                hand.with(|m| m.share = Some(share));
             }
             if let Some(closed) = usershare {
                 match closed.again().await {
-                    Ok(share) => {
-                        if let Some(m) = self.mounts.lock().get_mut(name) {
-                            m.usershare = Some(share);
-                        }
-                    }
+                    Ok(share) => hand.with(|m| m.usershare = Some(share)),
                     Err(why) => tracing::warn!("'{name}' is not shared any more: {}", why.text()),
                 }
             }
@@ -519,9 +490,7 @@ impl Pool {
         drop((hand, mount, fs));
         // What the mount began in the background ends now; a destroy that follows must not find the
         // dataset busy.
-        if let Ok(ds) = self.zilla.by_name(name).await {
-            let _ = tokio::time::timeout(lingering, ds.unheld()).await;
-        }
+        let _ = tokio::time::timeout(lingering, ds.unheld()).await;
         Ok(())
     }
 
@@ -559,7 +528,7 @@ impl Pool {
 
     /// What is mounted, and where.
     pub(super) fn mounted_paths(&self) -> Vec<(PathBuf, String)> {
-        self.mounts.lock().iter().map(|(name, m)| (m.path().to_owned(), name.clone())).collect()
+        self.mounts().iter().map(|(name, m)| (m.path().to_owned(), name.clone())).collect()
     }
 
     pub async fn unmount_all(&self, force: bool) -> Vec<ApiError> {
@@ -572,19 +541,6 @@ impl Pool {
         errors
     }
 
-    /// A tree, or a snapshot, got another name and stays mounted where it is.
-    pub fn rename_mounts(&self, old: &str, new: &str) {
-        let mut mounts = self.mounts.lock();
-        for name in mounts.keys().cloned().collect::<Vec<_>>() {
-            let rest = name.strip_prefix(old).filter(|_| is_at_or_below(&name, old));
-            if let Some(rest) = rest
-                && let Some(mounted) = mounts.remove(&name)
-            {
-                mounts.insert(format!("{new}{rest}"), mounted);
-            }
-        }
-    }
-
     /// After properties of `dir` changed: what is mounted there and below heeds them. Returns what
     /// does not before it is mounted anew.
     pub async fn refresh_mounts(&self, dir: &DatasetDir, changed: &[String]) -> Result<Vec<String>> {
@@ -592,7 +548,7 @@ impl Pool {
         for name in self.mounted_below(&dir.name()) {
             let Ok(ds) = self.zilla.by_name(&name).await else { continue };
             let settings = Settings::of(&ds).await?;
-            let Some(mut temporary) = self.mounts.lock().get(&name).map(|m| m.temporary) else { continue };
+            let Some(mut temporary) = self.mounts().get(&name).map(|m| m.temporary) else { continue };
             let here = ds.dir().id() == dir.id();
             for property in changed.iter().filter(|p| here || !settings.is_own(p)) {
                 temporary.forget(property);
@@ -610,8 +566,7 @@ impl Pool {
         // One that somebody has unmounted himself is not in use any more.
         let _ = self.mounted_at(full);
         let Some((fs_name, snap)) = full.split_once('@') else { return };
-        let Some((fs, mount)) = self.mounts.lock().get(fs_name).map(|m| (m.fs.clone(), m.mount.clone()))
-        else {
+        let Some((fs, mount)) = self.mounts().get(fs_name).map(|m| (m.fs.clone(), m.mount.clone())) else {
             return;
         };
         if fs.snapshot_gone(snap).is_some() {

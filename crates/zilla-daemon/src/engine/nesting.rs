@@ -27,7 +27,7 @@ impl Place {
         let lies_on = pool.zilla.vdevs().fuse_devices();
         let of_volumes = |on: &u64| rustix::fs::major(*on) == NBD_MAJOR || Some(*on) == volume_directory;
         let on_volumes = lies_on.iter().any(of_volumes);
-        let serves = pool.mounts.lock().values().map(|m| m.mount.device()).collect();
+        let serves = pool.mounts().values().map(|m| m.mount.device()).collect();
         Place { lies_on, serves, on_volumes }
     }
 

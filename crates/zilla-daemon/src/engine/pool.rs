@@ -1,10 +1,10 @@
 //! One imported pool, with what only the daemon knows of it.
 
-use super::mounts::Mounted;
+use super::mounttable::Mounts;
 use super::volumes::Volumes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 pub struct Pool {
@@ -17,8 +17,7 @@ pub struct Pool {
     pub opened: Instant,
     /// Differs at each opening.
     pub load_guid: u64,
-    /// By dataset.
-    pub mounts: Mutex<BTreeMap<String, Mounted>>,
+    mounts: Arc<Mutex<Mounts>>,
     /// Mounts and unmounts come one at a time.
     pub mounting: tokio::sync::Mutex<()>,
     pub volumes: Volumes,
@@ -46,7 +45,7 @@ impl Pool {
             cachefile: Mutex::new(cachefile),
             opened: Instant::now(),
             load_guid,
-            mounts: Mutex::default(),
+            mounts: Arc::default(),
             mounting: tokio::sync::Mutex::default(),
             volumes: Volumes::default(),
             watching: tokio::sync::Mutex::default(),
@@ -54,6 +53,17 @@ impl Pool {
             looking: Arc::default(),
             refused: Mutex::default(),
         })
+    }
+
+    /// What is mounted, by the names of this moment.
+    pub fn mounts(&self) -> MutexGuard<'_, Mounts> {
+        let mut mounts = self.mounts.lock();
+        mounts.heed(self.zilla.renames());
+        mounts
+    }
+
+    pub(super) fn watched_mounts(&self) -> Weak<Mutex<Mounts>> {
+        Arc::downgrade(&self.mounts)
     }
 
     pub fn name(&self) -> String {

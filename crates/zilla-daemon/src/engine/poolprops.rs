@@ -108,6 +108,11 @@ impl Engine {
 impl Serves<PoolSet> for Engine {
     async fn serve(&self, _: &Caller, r: PoolSet) -> Answer<()> {
         let pool = self.pool(&r.name)?;
+        // (The cache file's place is kept beside the pool.)
+        let beside = r.vdev.is_none() && r.property == "cachefile";
+        if pool.readonly() && !beside {
+            return Err(ErrorCode::PoolReadonly.into());
+        }
         if r.vdev.is_some() {
             return self.set_vdev(&pool, &r).await;
         }

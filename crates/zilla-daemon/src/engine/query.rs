@@ -114,7 +114,7 @@ impl Serves<DatasetByPath> for Engine {
         let path = Path::new(&r.path);
         let mut best: Option<(usize, String)> = None;
         for pool in self.all_pools() {
-            for (name, mounted) in &*pool.mounts.lock() {
+            for (name, mounted) in pool.mounts().iter() {
                 let at = mounted.path();
                 let depth = at.components().count();
                 if path.starts_with(at) && best.as_ref().is_none_or(|(d, _)| depth > *d) {

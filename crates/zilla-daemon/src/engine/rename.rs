@@ -46,7 +46,6 @@ impl Engine {
         }
         if r.no_unmount {
             rename_head(&pool, caller, &r).await?;
-            pool.rename_mounts(&r.name, &r.target);
             self.move_devices(&pool, &r.name, &r.target).await;
             return Ok(MountedReply { mount_error: pool.share_renamed(self, &r.target).await });
         }
@@ -56,10 +55,6 @@ impl Engine {
                 pool.remove_mountpoint(name).await;
             }
             failed = rename_head(&pool, caller, &r).await.err();
-        }
-        if failed.is_none() {
-            // Snapshots stay mounted.
-            pool.rename_mounts(&r.name, &r.target);
         }
         if let Some(e) = failed {
             pool.mount_back(self, &mounted).await;
@@ -101,8 +96,6 @@ impl Engine {
         // them in use.
         for name in &moved {
             pool.forget_snapshot(name);
-            let snap = name.split_once('@').map_or("", |(_, s)| s);
-            pool.rename_mounts(name, &format!("{}@{snap}", r.name));
         }
         let fs = origin.split('@').next().unwrap_or_default();
         if !self.devices_shown(fs).await.is_empty() || !self.devices_shown(&r.name).await.is_empty() {
@@ -176,8 +169,6 @@ async fn rename_snapshot(pool: &Arc<Pool>, r: &DatasetRename) -> Answer<()> {
     })?;
     for name in &names {
         pool.forget_snapshot(name);
-        let fs = name.split('@').next().unwrap_or_default();
-        pool.rename_mounts(name, &format!("{fs}@{new}"));
     }
     Ok(())
 }

@@ -131,7 +131,7 @@ impl Pool {
 
 impl Pool {
     async fn path_of(&self, name: &str, ds: &DatasetRef, object: u64) -> Option<String> {
-        let mounted = self.mounts.lock().get(name).map(|m| m.fs.zfs());
+        let mounted = self.mounts().get(name).map(|m| m.fs.zfs());
         let zfs = match mounted {
             Some(zfs) => zfs,
             None => ds.open_zfs(true).await.ok()?,

@@ -178,7 +178,7 @@ impl Pool {
             };
             options.resolve(&host, &addresses);
         }
-        let mut mounts = self.mounts.lock();
+        let mut mounts = self.mounts();
         let Some(mounted) = mounts.get_mut(name) else { return Ok(false) };
         let export = Export {
             id: ExportId { pool: self.zilla.guid(), dataset: ds.guid() },
@@ -198,11 +198,11 @@ impl Pool {
             let what = format!("sharesmb={text}: it has no options here, only on and off");
             return Err(failed(what).subject(name).into());
         }
-        let found = self.mounts.lock().get_mut(name).map(|m| (m.path().to_owned(), m.usershare.take()));
+        let found = self.mounts().get_mut(name).map(|m| (m.path().to_owned(), m.usershare.take()));
         let Some((path, old)) = found else { return Ok(false) };
         match engine.usershares.share(name, &path, old).await {
             Ok(share) => {
-                let mut mounts = self.mounts.lock();
+                let mut mounts = self.mounts();
                 // Where it is mounted no more the share is dropped, and so taken back.
                 Ok(mounts.get_mut(name).map(|m| m.usershare = Some(share)).is_some())
             }
@@ -255,11 +255,11 @@ impl Pool {
     async fn unshare(&self, name: &str, protocol: ShareProtocol) -> bool {
         match protocol {
             ShareProtocol::Nfs => {
-                let share = self.mounts.lock().get_mut(name).and_then(|m| m.share.take());
+                let share = self.mounts().get_mut(name).and_then(|m| m.share.take());
                 share.is_some()
             }
             ShareProtocol::Smb => {
-                let share = self.mounts.lock().get_mut(name).and_then(|m| m.usershare.take());
+                let share = self.mounts().get_mut(name).and_then(|m| m.usershare.take());
                 match share {
                     Some(share) => {
                         share.close().await;
@@ -272,7 +272,7 @@ impl Pool {
     }
 
     fn is_shared(&self, name: &str, protocol: ShareProtocol) -> bool {
-        self.mounts.lock().get(name).is_some_and(|m| match protocol {
+        self.mounts().get(name).is_some_and(|m| match protocol {
             ShareProtocol::Nfs => m.share.is_some(),
             ShareProtocol::Smb => m.usershare.is_some(),
         })

@@ -83,7 +83,7 @@ impl Pool {
         unmounted: &mut Vec<(String, Earlier)>,
     ) -> Answer<()> {
         let Some(at) = self.mounted_at(name) else { return Ok(()) };
-        let device = self.mounts.lock().get(name).map(|m| m.mount.device()).unwrap_or_default();
+        let device = self.mounts().get(name).map(|m| m.mount.device()).unwrap_or_default();
         if !force && keeps_copies(device).await {
             let path = at.to_string_lossy().into_owned();
             return Err(ApiError::with(ErrorCode::UmountFailed, ELSEWHERE).subject(path));

@@ -249,7 +249,7 @@ impl Pool {
 
     /// What a mount's own option says instead of a property.
     fn temporary(&self, dataset: &str, property: &str, settings: &Settings) -> Option<bool> {
-        let mounts = self.mounts.lock();
+        let mounts = self.mounts();
         let on = mounts.get(dataset).filter(|m| !m.mount.is_going())?.temporary.get(property)?;
         (on != (settings.num(property) != 0)).then_some(on)
     }

@@ -7,7 +7,7 @@ use super::pool::Pool;
 use super::{Engine, Serves};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use zilla::devices::{self, Attach, SpareSpec, VdevKind, VdevView};
+use zilla::devices::{self, Attach, PoolSpec, SpareSpec, VdevKind, VdevView};
 use zilla::error::Error;
 use zilla::error::PoolRefusal as Refusal;
 use zilla::status::vdev_state;
@@ -34,13 +34,7 @@ impl Serves<PoolAdd> for Engine {
         let _changes = self.changes.lock().await;
         let pool = self.changeable(&r.name)?;
         let _held = self.check_devices(&r.vdevs, r.force).await?;
-        let ashift = r.ashift.and_then(|a| u32::try_from(a).ok()).filter(|a| *a != 0);
-        let ashift = match ashift {
-            None => pool.ashift().await.map_err(of_pool)?,
-            said => said,
-        };
-        let spec = pool_spec(&r.vdevs, ashift);
-        let spares = self.new_spares(&pool, &r.vdevs).await?;
+        let (spec, spares) = self.added(&pool, &r.vdevs, r.ashift).await?;
         pool.zilla.add_vdevs(&spec, r.any_ashift).await.map_err(of_vdev)?;
         if !spares.is_empty() {
             pool.zilla.add_spares(&spares).await.map_err(of_vdev)?;
@@ -64,11 +58,26 @@ impl Serves<VdevsCheck> for Engine {
         }
         let pool = self.changeable(&r.name)?;
         let _held = self.check_devices(&r.vdevs, r.force).await?;
-        self.new_spares(&pool, &r.vdevs).await.map(drop)
+        let (spec, spares) = self.added(&pool, &r.vdevs, r.ashift).await?;
+        pool.zilla.check_added(&spec, r.any_ashift, &spares).await.map_err(of_vdev)
     }
 }
 
 impl Engine {
+    /// What is to become a pool's.
+    async fn added(
+        &self,
+        pool: &Pool,
+        vdevs: &VdevSpec,
+        ashift: Option<u64>,
+    ) -> Answer<(PoolSpec, Vec<SpareSpec>)> {
+        let ashift = match ashift.and_then(|a| u32::try_from(a).ok()).filter(|a| *a != 0) {
+            None => pool.ashift().await.map_err(of_pool)?,
+            said => said,
+        };
+        Ok((pool_spec(vdevs, ashift), self.new_spares(pool, vdevs).await?))
+    }
+
     /// Devices that are to become a pool's hot spares, and are not yet.
     async fn new_spares(&self, pool: &Pool, vdevs: &VdevSpec) -> Answer<Vec<SpareSpec>> {
         let spares = self.spare_specs(vdevs).await;

@@ -468,7 +468,7 @@ impl Bound<'_> {
 
     /// A mounted file system is not taken away from under its users.
     fn unmounted(&self, name: &str) -> Changed {
-        match self.pool.mounts.lock().contains_key(name) {
+        match self.pool.mounts().contains(name) {
             true => Err((EBUSY, Vec::new())),
             false => Ok(()),
         }
