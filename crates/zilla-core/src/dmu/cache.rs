@@ -8,6 +8,7 @@ use super::counts::StreamStats;
 use super::dnode::Dnode;
 use super::objects::Objects;
 use super::resolve::Faults;
+use super::zfetch::Shares;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -12,7 +12,7 @@ use super::dnode::Dnode;
 use super::fault::Now;
 use super::tree::epbs;
 use super::write_props::Prefetch;
-use super::zfetch::{FIRST, Hit, LARGEST, Streams, Wanted};
+use super::zfetch::{Hit, Seen, Streams};
 use crate::error::Result;
 use crate::txg::Tx;
 use crate::types::Bookmark;
@@ -31,10 +31,8 @@ pub type ReadData = SmallVec<[Bytes; 2]>;
 
 /// A task reads ahead so many bytes: what has to be decrypted or decompressed is, on several cores.
 const AHEAD_TASK: u64 = 1 << 20;
-/// A stream is read ahead by at most this part of what the blocks in memory may take, so that many
-/// streams do not push out each other's; but always by so much that a device is asked for as many
-/// bytes at once as one request may have.
-const AHEAD_PART: u64 = 8;
+/// What is read ahead takes at most this part of what the blocks in memory may.
+const AHEAD_PART: u64 = 2;
 
 /// A piece of what was written.
 pub(crate) struct Written {
@@ -52,10 +50,10 @@ pub struct Zfetch {
 }
 
 impl Zfetch {
-    fn read(&self, off: u64, len: u64, size: u64, largest: u64) -> (Hit, Wanted) {
+    fn read(&self, off: u64, len: u64, size: u64, largest: u64) -> Seen {
         let mut streams = self.streams.lock();
         if streams.is_none() && off == 0 && len >= size {
-            return (Hit::Miss, Wanted::new());
+            return Seen::only(Hit::Miss);
         }
         streams.get_or_insert_default().read(off, len, size, largest)
     }
@@ -92,9 +90,13 @@ impl Dnode {
         if len == 0 || crate::tunables::PREFETCH_DISABLE.get() != 0 || wanted == Prefetch::None {
             return;
         }
-        let largest = (self.shared.cache.limit() as u64 / AHEAD_PART).clamp(2 * FIRST, LARGEST);
-        let (hit, ranges) = zfetch.read(off, len, size, largest);
-        let stats = &self.shared.cache.streams;
+        let cache = &self.shared.cache;
+        let largest = cache.shares.largest(cache.limit() as u64 / AHEAD_PART);
+        let Seen { hit, wanted: ranges, stream } = zfetch.read(off, len, size, largest);
+        if !ranges.is_empty() {
+            cache.shares.note(Arc::as_ptr(self).addr(), stream);
+        }
+        let stats = &cache.streams;
         match hit {
             Hit::Next => count(&stats.hits, 1),
             Hit::Future => count(&stats.future, 1),

@@ -19,12 +19,18 @@
 //! nobody has gone on with since they were read ahead, new ones must be longer, too. So a database
 //! that meets two neighbours by chance soon stops having their neighbours read.
 //!
+//! **Memory.** All streams of a pool share what may be read ahead ([`Shares`]): one alone has the
+//! largest window, many have so much each that they do not push out each other's blocks.
+//!
 //! **Invariants.** No byte is asked for twice for one stream. A read that comes again, because it
 //! had to wait for its blocks, changes nothing. Reads of one stream that were sent at once come in
 //! any order: one that is a little ahead takes the stream with it, one that is behind leaves it.
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
+use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// So many streams are followed at a time. (`zfetch_max_streams` of OpenZFS is 8: more readers of
 /// one file than that get nothing.)
@@ -32,9 +38,11 @@ const STREAMS: usize = 32;
 /// So many reads are remembered that belong to no stream.
 const RECENT: usize = 16;
 /// The first window, in bytes.
-pub(super) const FIRST: u64 = 1 << 20;
-/// The largest window, in bytes.
-pub(super) const LARGEST: u64 = 8 << 20;
+const FIRST: u64 = 1 << 20;
+/// The largest window, in bytes; and the largest that a stream always has, half of which is as much
+/// as one request to a device may ask for.
+const LARGEST: u64 = 8 << 20;
+const LEAST: u64 = 2 << 20;
 /// The window grows so many times over when it does.
 const GROWTH: u64 = 4;
 /// Strides are read ahead by reads: so many at first, and at most.
@@ -74,6 +82,21 @@ pub(super) enum Hit {
 /// Byte ranges to read ahead.
 pub(super) type Wanted = SmallVec<[Range<u64>; 1]>;
 
+/// What became of a read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub hit: Hit,
+    pub wanted: Wanted,
+    /// The stream for which that is wanted.
+    pub stream: u32,
+}
+
+impl Seen {
+    pub(super) fn only(hit: Hit) -> Seen {
+        Seen { hit, wanted: Wanted::new(), stream: 0 }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Forwards,
@@ -84,6 +107,8 @@ enum Way {
 
 #[derive(Clone, Copy, Debug)]
 struct Stream {
+    /// The clock when it began, which tells it from others of its object.
+    id: u32,
     way: Way,
     /// Forwards: where the next read begins. Backwards: where it ends. In strides: where it begins.
     next: u64,
@@ -114,6 +139,7 @@ impl Stream {
             Way::By(step) => off.checked_add_signed(step).unwrap_or(NOWHERE),
         };
         Some(Stream {
+            id: clock,
             way,
             next,
             off,
@@ -204,6 +230,35 @@ impl Stream {
     }
 }
 
+/// Which streams of a pool are read ahead: those of the last [`ACTIVE`] times.
+#[derive(Debug, Default)]
+pub(super) struct Shares {
+    last: Mutex<VecDeque<(usize, u32)>>,
+    streams: AtomicU64,
+}
+
+/// As many of a pool's streams are told from each other.
+const ACTIVE: usize = 32;
+
+impl Shares {
+    /// How large a window may be if all have `limit` bytes together.
+    pub(super) fn largest(&self, limit: u64) -> u64 {
+        (limit / self.streams.load(Ordering::Relaxed).max(1)).clamp(LEAST, LARGEST)
+    }
+
+    /// A stream of an object, which `of` stands for, was read ahead.
+    pub(super) fn note(&self, of: usize, stream: u32) {
+        let mut last = self.last.lock();
+        if last.len() >= ACTIVE {
+            last.pop_front();
+        }
+        last.push_back((of, stream));
+        let is_last_of_its = |(i, one): &(usize, &(usize, u32))| !last.range(i + 1..).any(|o| o == *one);
+        let different = last.iter().enumerate().filter(is_last_of_its).count();
+        self.streams.store(different as u64, Ordering::Relaxed);
+    }
+}
+
 /// The streams of one object.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
@@ -219,30 +274,30 @@ pub(super) struct Streams {
 impl Streams {
     /// A read of `len` bytes at `off` of an object that ends at `size`: what it was, and what to
     /// read ahead now. No window is larger than `largest`.
-    pub(super) fn read(&mut self, off: u64, len: u64, size: u64, largest: u64) -> (Hit, Wanted) {
+    pub(super) fn read(&mut self, off: u64, len: u64, size: u64, largest: u64) -> Seen {
         self.clock = self.clock.wrapping_add(1);
         let clock = self.clock;
         let followed = self.streams.iter_mut().enumerate().find_map(|(i, s)| Some((i, s.follow(off, len)?)));
         let (hit, at) = match followed {
             Some((at, hit)) => (hit, at),
-            None if self.recent.contains(&(off, len)) => return (Hit::Again, Wanted::new()),
+            None if self.recent.contains(&(off, len)) => return Seen::only(Hit::Again),
             None => match self.begin(off, len) {
                 Ok(at) => (Hit::Next, at),
-                Err(hit) => return (hit, Wanted::new()),
+                Err(hit) => return Seen::only(hit),
             },
         };
         let unproven = self.streams.iter().filter(|s| s.issued > 0 && s.run <= s.begun).count() as u32;
         let needs = self.patience + unproven;
-        let Some(stream) = self.streams.get_mut(at) else { return (hit, Wanted::new()) };
+        let Some(stream) = self.streams.get_mut(at) else { return Seen::only(hit) };
         stream.last = clock;
         if matches!(hit, Hit::Past | Hit::Again) || (stream.issued == 0 && stream.run <= needs) {
-            return (hit, Wanted::new());
+            return Seen::only(hit);
         }
         let wanted = stream.advance(size, largest);
         if !wanted.is_empty() {
             stream.begun = stream.run;
         }
-        (hit, wanted)
+        Seen { hit, wanted, stream: stream.id }
     }
 
     /// Begins a stream with this read and one before it: where it is, or what the read was.

@@ -7,7 +7,7 @@ const SIZE: u64 = 100 * MB;
 
 /// Reads one after the other: what was to be read ahead for each.
 fn run(s: &mut Streams, reads: impl IntoIterator<Item = (u64, u64)>) -> Vec<Wanted> {
-    reads.into_iter().map(|(off, len)| s.read(off, len, SIZE, LARGEST).1).collect()
+    reads.into_iter().map(|(off, len)| s.read(off, len, SIZE, LARGEST).wanted).collect()
 }
 
 fn bytes(wanted: &[Wanted]) -> u64 {
@@ -44,11 +44,12 @@ fn at_random(s: &mut Streams, x: &mut u64, table: u64, reads: usize) -> Vec<Want
 #[test]
 fn who_goes_on_is_read_ahead() {
     let mut s = Streams::default();
-    assert_eq!(s.read(0, 4096, SIZE, LARGEST), (Hit::Miss, Wanted::new()), "it may be the only read");
-    assert_eq!(s.read(40 * KB, 4096, SIZE, LARGEST).0, Hit::Miss, "that is elsewhere");
-    let (hit, wanted) = s.read(4096, 4096, SIZE, LARGEST);
+    assert_eq!(s.read(0, 4096, SIZE, LARGEST), Seen::only(Hit::Miss), "it may be the only read");
+    assert_eq!(s.read(40 * KB, 4096, SIZE, LARGEST).hit, Hit::Miss, "that is elsewhere");
+    let Seen { hit, wanted, .. } = s.read(4096, 4096, SIZE, LARGEST);
     assert_eq!((hit, &wanted[..]), (Hit::Next, &[8192..4096 + 4096 + FIRST][..]));
-    assert_eq!(s.read(8192, 4096, SIZE, LARGEST), (Hit::Next, Wanted::new()), "enough is on its way");
+    let seen = s.read(8192, 4096, SIZE, LARGEST);
+    assert_eq!((seen.hit, seen.wanted.len()), (Hit::Next, 0), "enough is on its way");
 }
 
 #[test]
@@ -59,7 +60,7 @@ fn a_reader_never_reaches_the_end_of_what_is_read_ahead() {
             let at = |i: u64| if backwards { SIZE - (i + 1) * len } else { i * len };
             let (mut s, mut edge) = (Streams::default(), None);
             for i in 0..n {
-                let (_, wanted) = s.read(at(i), len, SIZE, LARGEST);
+                let wanted = s.read(at(i), len, SIZE, LARGEST).wanted;
                 for r in wanted {
                     assert!(r.start < r.end && r.end <= SIZE, "{r:?}");
                     let (from, to) = if backwards { (r.end, r.start) } else { (r.start, r.end) };
@@ -117,13 +118,26 @@ fn many_readers_of_one_object_have_a_stream_each() {
 }
 
 #[test]
+fn one_stream_has_all_and_many_share_it() {
+    let shares = Shares::default();
+    assert_eq!(shares.largest(1 << 40), LARGEST);
+    assert_eq!(shares.largest(0), LEAST);
+    (0..100).for_each(|_| shares.note(1, 1));
+    assert_eq!(shares.largest(16 * MB), LARGEST);
+    (0..100).for_each(|i| shares.note(1 + i % 2, (i % 4) as u32));
+    assert_eq!(shares.largest(16 * MB), 4 * MB);
+    (0..100).for_each(|_| shares.note(7, 1));
+    assert_eq!(shares.largest(16 * MB), LARGEST, "the others have ended");
+}
+
+#[test]
 fn reads_that_were_sent_at_once_come_in_any_order() {
     let mut s = Streams::default();
     run(&mut s, [(0, 128 * KB), (128 * KB, 128 * KB)]);
     let mut seen = Vec::new();
     for i in (2..600).step_by(4) {
         for j in [1, 0, 3, 2] {
-            seen.push(s.read((i + j) * 128 * KB, 128 * KB, SIZE, LARGEST).0);
+            seen.push(s.read((i + j) * 128 * KB, 128 * KB, SIZE, LARGEST).hit);
         }
     }
     assert_eq!(s.streams.len(), 1, "{:?}", s.streams);
@@ -166,10 +180,11 @@ proptest! {
         let (mut once, mut twice) = (Streams::default(), Streams::default());
         let mut all = Vec::new();
         for off in reads {
-            let wanted = once.read(off, len, SIZE, LARGEST);
-            prop_assert_eq!(&twice.read(off, len, SIZE, LARGEST), &wanted);
-            prop_assert_eq!(twice.read(off, len, SIZE, LARGEST), (Hit::Again, Wanted::new()));
-            all.push(wanted.1);
+            let seen = once.read(off, len, SIZE, LARGEST);
+            let again = twice.read(off, len, SIZE, LARGEST);
+            prop_assert_eq!((again.hit, &again.wanted), (seen.hit, &seen.wanted));
+            prop_assert_eq!(twice.read(off, len, SIZE, LARGEST).hit, Hit::Again);
+            all.push(seen.wanted);
         }
         prop_assert!(all.iter().flatten().all(|r| r.start < r.end && r.end <= SIZE));
         joined(&all);
@@ -187,7 +202,7 @@ proptest! {
                 1 => (o.wrapping_sub(len >> 40), len >> 40),
                 _ => (off >> (kind % 64), len >> (kind % 60)),
             };
-            let (_, wanted) = s.read(off, len, kind, LARGEST);
+            let wanted = s.read(off, len, kind, LARGEST).wanted;
             prop_assert!(wanted.len() <= STRIDES.end as usize);
             prop_assert!(wanted.iter().all(|r| r.start < r.end), "{:?}", wanted);
             last = (off, len);
