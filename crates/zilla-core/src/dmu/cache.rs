@@ -36,6 +36,8 @@ pub struct DbufCache {
     pub faults: Faults,
     /// What was read and written of all objects.
     pub streams: StreamStats,
+    /// What may be read ahead for each of their readers.
+    pub(super) shares: Shares,
 }
 
 /// The cache at one moment.
@@ -92,6 +94,7 @@ impl DbufCache {
             objects: Objects::default(),
             faults: Faults::default(),
             streams: StreamStats::default(),
+            shares: Shares::default(),
         })
     }
 
