@@ -31,8 +31,9 @@ pub type ReadData = SmallVec<[Bytes; 2]>;
 
 /// A task reads ahead so many bytes: what has to be decrypted or decompressed is, on several cores.
 const AHEAD_TASK: u64 = 1 << 20;
-/// What is read ahead takes at most this part of what the blocks in memory may.
-const AHEAD_PART: u64 = 2;
+/// What is read ahead may take so many times what these blocks may: they have an eighth of the
+/// memory, and those that they have no room for stay in the cache below them.
+const AHEAD_TIMES: u64 = 4;
 
 /// A piece of what was written.
 pub(crate) struct Written {
@@ -91,7 +92,7 @@ impl Dnode {
             return;
         }
         let cache = &self.shared.cache;
-        let largest = cache.shares.largest(cache.limit() as u64 / AHEAD_PART);
+        let largest = cache.shares.largest(cache.limit() as u64 * AHEAD_TIMES);
         let Seen { hit, wanted: ranges, stream } = zfetch.read(off, len, size, largest);
         if !ranges.is_empty() {
             cache.shares.note(Arc::as_ptr(self).addr(), stream);

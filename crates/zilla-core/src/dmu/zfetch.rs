@@ -39,9 +39,9 @@ const STREAMS: usize = 32;
 const RECENT: usize = 16;
 /// The first window, in bytes.
 const FIRST: u64 = 1 << 20;
-/// The largest window, in bytes; and the largest that a stream always has, half of which is as much
-/// as one request to a device may ask for.
-const LARGEST: u64 = 8 << 20;
+/// The largest window, in bytes, which keeps some ten disks reading; and the largest that a stream
+/// always has, half of which is as much as one request to a device may ask for.
+const LARGEST: u64 = 16 << 20;
 const LEAST: u64 = 2 << 20;
 /// The window grows so many times over when it does.
 const GROWTH: u64 = 4;
