@@ -383,9 +383,9 @@ fn what_is_only_read_ahead_is_not_fed() {
     let w = World::new();
     w.env.clone().block_on(async {
         let spa = w.create(&[]).await;
-        // What no compression makes smaller.
+        // What no compression makes smaller; and no more than is read ahead at first.
         let word = |i: u64| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(i as u32 % 61);
-        let all: Vec<u8> = (0..4u64 << 17).flat_map(|i| (word(i) ^ word(i >> 3)).to_le_bytes()).collect();
+        let all: Vec<u8> = (0..10u64 << 14).flat_map(|i| (word(i) ^ word(i >> 3)).to_le_bytes()).collect();
         let records = (all.len() / RECORD) as u64;
         let zfs = w.zfs_of(&spa, FsProps { recordsize: RECORD as u32, ..FsProps::default() }).await;
         let new = NewFile::new(0o100644, Cred::default());

@@ -68,7 +68,7 @@ fn build() -> Load {
 
 /// Large files, each read once from its beginning to its end.
 fn media() -> Load {
-    const FILE: u64 = 12 << 20;
+    const FILE: u64 = 32 << 20;
     let stream = |reader: usize| {
         let of = |file: usize| (0..FILE / (128 << 10)).map(move |i| (file, i * (128 << 10), 128 << 10));
         [reader * 3, reader * 3 + 1, reader * 3 + 2].into_iter().flat_map(of).collect()

@@ -222,7 +222,9 @@ fn as_much_is_read_ahead_as_the_property_says() {
         let mut data = Vec::new();
         fs::File::open(&file).expect("open").read_to_end(&mut data).expect("read");
         assert!(data.len() == SIZE && data.iter().all(|b| *b == 0x5a), "{value}");
-        until("the reads", || counter(&stats, "misses") + counter(&stats, "hits") > before.0);
+        if value != "none" {
+            until("the reads", || counter(&stats, "misses") + counter(&stats, "hits") > before.0);
+        }
         issued.push(now().1.saturating_sub(before.1));
     }
     // Counters begin anew with each import.
