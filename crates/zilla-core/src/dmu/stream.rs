@@ -84,8 +84,8 @@ impl Dnode {
     }
 
     /// Begins to load what the reader of `len` bytes at `off` will ask for next, if that shows; the
-    /// object's contents end at `size`. To be called when the bytes were read, or before they are
-    /// waited for, so that nothing that is read ahead comes before them.
+    /// object's contents end at `size`. To be called once for a read: when the bytes were read, or
+    /// when they are about to be waited for, so that nothing that is read ahead comes before them.
     pub(crate) fn read_ahead(self: &Arc<Self>, env: &Env, zfetch: &Zfetch, off: u64, len: u64, size: u64) {
         let wanted = Prefetch::from_prop(self.shared.prefetch.load(Ordering::Relaxed).into());
         if len == 0 || crate::tunables::PREFETCH_DISABLE.get() != 0 || wanted == Prefetch::None {

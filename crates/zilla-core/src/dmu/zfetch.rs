@@ -22,9 +22,9 @@
 //! **Memory.** All streams of a pool share what may be read ahead ([`Shares`]): one alone has the
 //! largest window, many have so much each that they do not push out each other's blocks.
 //!
-//! **Invariants.** No byte is asked for twice for one stream. A read that comes again, because it
-//! had to wait for its blocks, changes nothing. Reads of one stream that were sent at once come in
-//! any order: one that is a little ahead takes the stream with it, one that is behind leaves it.
+//! **Invariants.** No byte is asked for twice for one stream. A read that comes again at once
+//! changes nothing. Reads of one stream that were sent at once come in any order: one that is a
+//! little ahead takes the stream with it, one that is behind leaves it.
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -71,7 +71,7 @@ pub(super) enum Hit {
     Stride,
     /// The stream was past it.
     Past,
-    /// The same read came before, and had to wait. It is not counted again.
+    /// The last read of the stream, or of none, comes again. It is not counted.
     Again,
     /// It is of no stream.
     Miss,

@@ -61,15 +61,16 @@ impl Zfs {
 
     /// The bytes of a file, if they are in memory; fewer at its end.
     pub fn try_read(&self, id: u64, off: u64, len: usize) -> Now<ReadData> {
-        self.try_read_by(id, off, len, self.goes_past(false, off, len as u64)?)
+        self.try_read_by(id, off, len, self.goes_past(false, off, len as u64)?, true)
     }
 
     /// The same by who goes past the caches (`O_DIRECT`), if the file system lets him.
     pub fn try_read_direct(&self, id: u64, off: u64, len: usize) -> Now<ReadData> {
-        self.try_read_by(id, off, len, self.goes_past(true, off, len as u64)?)
+        self.try_read_by(id, off, len, self.goes_past(true, off, len as u64)?, true)
     }
 
-    fn try_read_by(&self, id: u64, off: u64, len: usize, direct: bool) -> Now<ReadData> {
+    /// `new`: nothing was read ahead for this read yet.
+    fn try_read_by(&self, id: u64, off: u64, len: usize, direct: bool, new: bool) -> Now<ReadData> {
         let zn = self.znode(id)?;
         let size = {
             let state = zn.state.lock();
@@ -78,7 +79,7 @@ impl Zfs {
         };
         let len = (len as u64).min(size.saturating_sub(off));
         let out = zn.dnode().read_at(off, len as usize, direct)?;
-        if !direct {
+        if new && !direct {
             zn.dnode().read_ahead(&self.env, &zn.zfetch, off, len, size);
         }
         self.objset.stats.read(len as usize);
@@ -111,23 +112,21 @@ impl Zfs {
     }
 
     async fn read_by(self: &Arc<Self>, id: u64, off: u64, len: usize, direct: bool) -> Result<ReadData> {
+        let mut new = true;
         loop {
-            match self.try_read_by(id, off, len, direct) {
+            match self.try_read_by(id, off, len, direct, new) {
                 Ok(data) => return Ok(data),
                 Err(Stop::Err(e)) => return Err(e),
                 Err(Stop::Need(Need::Block { dnode, level: 0, .. })) if direct => {
                     dnode.load_range_once(off, len as u64).await?;
                 }
                 Err(Stop::Need(Need::Block { dnode, level: 0, .. })) => {
-                    let zn = resident(|| self.znode(id)).await?;
-                    let size = zn.state.lock().attrs.size;
-                    dnode.read_ahead(
-                        &self.env,
-                        &zn.zfetch,
-                        off,
-                        (len as u64).min(size.saturating_sub(off)),
-                        size,
-                    );
+                    if std::mem::take(&mut new) {
+                        let zn = resident(|| self.znode(id)).await?;
+                        let size = zn.state.lock().attrs.size;
+                        let len = (len as u64).min(size.saturating_sub(off));
+                        dnode.read_ahead(&self.env, &zn.zfetch, off, len, size);
+                    }
                     dnode.load_range(off, len as u64).await?;
                 }
                 Err(Stop::Need(need)) => need.load().await?,

@@ -29,21 +29,38 @@ impl Zvol {
 
     /// Bytes, if they are in memory. All of the range must be within the volume.
     pub fn try_read(&self, off: u64, len: usize) -> Now<ReadData> {
+        let data = self.read_now(off, len)?;
+        self.read_ahead(off, len);
+        Ok(data)
+    }
+
+    fn read_now(&self, off: u64, len: usize) -> Now<ReadData> {
         self.check_range(off, len as u64, Errno::Inval)?;
         let data = self.data.read_at(off, len, false)?;
-        self.data.read_ahead(&self.env, &self.zfetch, off, len as u64, self.size());
         self.objset.stats.read(len);
         Ok(data)
     }
 
+    fn read_ahead(&self, off: u64, len: usize) {
+        self.data.read_ahead(&self.env, &self.zfetch, off, len as u64, self.size());
+    }
+
     /// Bytes. All of the range must be within the volume.
     pub async fn read(&self, off: u64, len: usize) -> Result<ReadData> {
+        let mut new = true;
         loop {
-            match self.try_read(off, len) {
-                Ok(data) => return Ok(data),
+            match self.read_now(off, len) {
+                Ok(data) => {
+                    if new {
+                        self.read_ahead(off, len);
+                    }
+                    return Ok(data);
+                }
                 Err(Stop::Err(e)) => return Err(e),
                 Err(Stop::Need(Need::Block { level: 0, .. })) => {
-                    self.data.read_ahead(&self.env, &self.zfetch, off, len as u64, self.size());
+                    if std::mem::take(&mut new) {
+                        self.read_ahead(off, len);
+                    }
                     self.data.load_range(off, len as u64).await?;
                 }
                 Err(Stop::Need(need)) => need.load().await?,
