@@ -91,14 +91,23 @@ impl Metaslabs {
         v: &Arc<VdevSpace>,
         ms: &Arc<Metaslab>,
     ) -> Result<()> {
-        if v.checkpoint.lock().is_none() {
-            if v.top_zap() == ObjectId(0) {
+        let open = v.checkpoint.lock().as_ref().map(|sm| sm.dnode().clone());
+        let open = open.map(|dn| SpaceMap::open(dn, 0, u64::MAX, v.spec.ashift)).transpose()?;
+        let next = match open {
+            Some(sm) => self.renewed(mos, tx, pass, &sm, MapType::Free).await?,
+            None if v.top_zap() == ObjectId(0) => {
                 let what = format!("vdev {} has no ZAP, which checkpoints need", v.spec.id);
                 return Err(Error::inval(what));
             }
-            let dn = self.new_map(mos, tx, BLKSZ_WITH_LOG).await?;
-            Zap::open(mos, v.top_zap().0).await?.insert_u64(tx, CHECKPOINT_SM, dn.id().0).await?;
-            *v.checkpoint.lock() = Some(SpaceMap::open(dn, 0, u64::MAX, v.spec.ashift)?);
+            None => {
+                let dn = self.new_map(mos, tx, BLKSZ_WITH_LOG).await?;
+                Some(SpaceMap::open(dn, 0, u64::MAX, v.spec.ashift)?)
+            }
+        };
+        if let Some(sm) = next {
+            let zap = Zap::open(mos, v.top_zap().0).await?;
+            zap.set_u64(tx, CHECKPOINT_SM, sm.dnode().id().0).await?;
+            *v.checkpoint.lock() = Some(sm);
         }
         let ranges = std::mem::take(&mut ms.state().checkpointing);
         match &mut *v.checkpoint.lock() {

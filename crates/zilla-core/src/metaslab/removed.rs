@@ -164,6 +164,10 @@ impl Metaslabs {
                 }
             };
             let mut map = SpaceMap::open(dn, 0, asize, 0)?;
+            if let Some(next) = self.renewed(mos, tx, pass, &map, MapType::Alloc).await? {
+                zap.set_u64(tx, VDEV_TOP_ZAP_INDIRECT_OBSOLETE_SM, next.dnode().id().0).await?;
+                map = next;
+            }
             map.append(self.append_how(tx, pass), &ranges, MapType::Alloc, None)?;
         }
         Ok(some)

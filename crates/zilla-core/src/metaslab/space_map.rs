@@ -170,8 +170,13 @@ impl SpaceMap {
 
     /// Goes on in another, empty object.
     pub fn replace_object(&mut self, dnode: Arc<Dnode>) -> Result<()> {
-        *self = SpaceMap::open(dnode, self.start, self.size, self.shift)?;
+        *self = self.elsewhere(dnode)?;
         Ok(())
+    }
+
+    /// The map of the same place in another object.
+    pub fn elsewhere(&self, dnode: Arc<Dnode>) -> Result<SpaceMap> {
+        SpaceMap::open(dnode, self.start, self.size, self.shift)
     }
 
     pub fn clear_histogram(&mut self) {

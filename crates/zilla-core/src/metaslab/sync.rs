@@ -268,6 +268,40 @@ impl Metaslabs {
         Ok(End::Renewed)
     }
 
+    /// Before ranges of one kind are appended to a list of them: if what they would stand behind
+    /// cannot be read, which would end the sync, the list that takes its place, with all that can be
+    /// read of the old. What cannot stays in use (a checkpoint's) or mapped (what became obsolete).
+    #[crate::boxed]
+    pub(super) async fn renewed(
+        &self,
+        mos: &Arc<Objset>,
+        tx: &Tx,
+        pass: u64,
+        old: &SpaceMap,
+        kind: MapType,
+    ) -> Result<Option<SpaceMap>> {
+        let Some((map, at)) = old.end() else { return Ok(None) };
+        let Err(Error::Corrupt(why)) = map.read_wait(at, &mut [0]).await else { return Ok(None) };
+        tracing::error!("a list of ranges goes on without what cannot be read of it: {why}");
+        let blksz = old.blksz();
+        let mut new = old.elsewhere(self.new_map(mos, tx, blksz).await?)?;
+        let reader = old.reader();
+        for from in (0..old.length()).step_by(blksz as usize) {
+            let to = old.length().min(from + u64::from(blksz));
+            let mut ranges = RangeTree::new();
+            let read = reader.for_each_from(from, to, |_, _, start, size| {
+                ranges.add(start, size).map_err(|e| Error::corrupt(None, "a list of ranges", e.to_string()))
+            });
+            match read.await {
+                Ok(()) => new.append(self.append_how(tx, pass), &ranges, kind, None)?,
+                Err(Error::Corrupt(_)) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.free_if_readable(mos, tx, &map).await;
+        Ok(Some(new))
+    }
+
     pub(super) fn should_condense(&self, ms: &Metaslab) -> bool {
         let features = *self.features.read();
         let st = ms.state();
@@ -353,14 +387,18 @@ impl Metaslabs {
             self.flushed(tx, v, ms, st);
             ms.reweigh(st);
         }
-        // One of which not even the pointers can be read stays behind.
-        if let Some(old) = old
-            && can_be_freed(&old).await
-        {
-            self.count_map(&old, -1);
-            mos.free(tx, &old);
+        if let Some(old) = old {
+            self.free_if_readable(mos, tx, &old).await;
         }
         Ok(())
+    }
+
+    /// Frees a map's object. One of which not even the pointers can be read stays behind.
+    async fn free_if_readable(&self, mos: &Arc<Objset>, tx: &Tx, map: &Arc<Dnode>) {
+        if can_be_freed(map).await {
+            self.count_map(map, -1);
+            mos.free(tx, map);
+        }
     }
 
     /// The txg is on disk whole: deferred frees of two txgs ago may be given out again.

@@ -2,8 +2,10 @@
 //! behind what they have.
 
 use super::super::slab::Metaslab;
+use super::super::space_map::SpaceMap;
 use super::*;
 use std::sync::atomic::Ordering;
+use zilla_ondisk::removal::VDEV_TOP_ZAP_INDIRECT_OBSOLETE_SM;
 
 const OFF_AND_ON: [SpaceFeatures; 2] = [MODERN, OLD];
 
@@ -185,4 +187,88 @@ fn of_a_map_that_cannot_be_read_for_good_what_is_known_is_written_anew() {
             assert_eq!(w.first().state().free.space(), free.space());
         });
     }
+}
+
+impl World {
+    async fn lose_end(&mut self, list: ObjectId) {
+        let list = self.mos().hold_wait(list).await.unwrap();
+        let sm = SpaceMap::open(list.clone(), 0, u64::MAX, 0).unwrap();
+        let (_, at) = sm.end().unwrap();
+        let end = at / u64::from(sm.blksz());
+        let place = resident(|| list.block_pointer(end)).await.unwrap().unwrap().dva(0).offset;
+        self.h.store.set_unreadable(place, true);
+        self.h.cache.clear();
+    }
+
+    fn checkpoint_list(&self) -> Option<ObjectId> {
+        self.ms.vdev(0).unwrap().checkpoint.lock().as_ref().map(|sm| sm.dnode().id())
+    }
+}
+
+/// The rest of the list is kept, and of what stood at its end only the space is lost.
+#[test]
+fn a_checkpoints_list_goes_on_without_the_end_that_cannot_be_read() {
+    block_on(async {
+        for (first, kept) in [(100, 0..=0), (20_000, 16_000..=16_384)] {
+            let mut w = World::new(MODERN, vec![spec(0, 16, SpaceClass::Normal)]).await;
+            let all = w.alloc(&vec![req(4096, 1); 2 * first + 40]).await;
+            // No two of those that go adjoin, so each takes an entry of a word.
+            let mut all = all.into_iter().map(|d| d[0]).step_by(2);
+            let born = w.sync().await;
+            w.ms.set_checkpoint(Txg(w.h.txg.0 - 1));
+            let mut lists = Vec::new();
+            for (some, lost) in [(first, false), (10, false), (10, true)] {
+                if lost {
+                    w.lose_end(w.checkpoint_list().unwrap()).await;
+                }
+                let gone: Vec<Dva> = all.by_ref().take(some).collect();
+                gone.iter().for_each(|dva| w.ms.free(w.h.txg, dva, born));
+                w.sync().await;
+                lists.push(w.checkpoint_list().unwrap());
+                let listed = w.ms.checkpointed_ranges(0).await.unwrap();
+                assert!(gone.iter().all(|d| listed.contains(d.offset, d.asize)));
+            }
+            assert!(lists[0] == lists[1] && lists[1] != lists[2]);
+            w.reopen().await;
+            w.ms.load_checkpoints(w.mos()).await.unwrap();
+            assert_eq!(w.checkpoint_list(), Some(lists[2]));
+            let listed = w.ms.checkpointed_ranges(0).await.unwrap().space();
+            assert!(kept.contains(&(listed / 4096 - 10)), "{listed:#x} bytes are listed");
+            assert_eq!(w.ms.checkpoint_space(), listed);
+            let alloc = w.ms.vdev_stat(0).unwrap().alloc;
+            while w.ms.discard_checkpoint(w.mos(), &Tx::syncing(w.h.txg)).await.unwrap() {
+                w.sync().await;
+            }
+            for _ in 0..4 {
+                w.sync().await;
+            }
+            assert_eq!(w.ms.vdev_stat(0).unwrap().alloc, alloc - listed);
+        }
+    });
+}
+
+/// The same of what became obsolete on a vdev that was removed.
+#[test]
+fn a_list_of_what_is_obsolete_goes_on_without_the_end_that_cannot_be_read() {
+    block_on(async {
+        let mut w = World::new(MODERN, vec![spec(0, 4, SpaceClass::Normal)]).await;
+        let zap = w.specs[0].top_zap;
+        w.ms.set_removed(7, Default::default(), zap, 1 << 30);
+        let mut lists = Vec::new();
+        for i in 0..3 {
+            let dva = Dva { vdev: 7, offset: i << 20, asize: 4096, gang: false };
+            if i == 2 {
+                w.lose_end(lists[1]).await;
+            }
+            w.ms.now_obsolete(&dva);
+            let (mos, tx) = (w.mos().clone(), Tx::syncing(w.h.txg));
+            assert!(w.ms.sync_obsolete(&mos, &tx, 1).await.unwrap());
+            w.sync().await;
+            let zap = Zap::open(w.mos(), zap.0).await.unwrap();
+            lists.push(ObjectId(zap.try_get_u64(VDEV_TOP_ZAP_INDIRECT_OBSOLETE_SM).await.unwrap().unwrap()));
+        }
+        assert!(lists[0] == lists[1] && lists[1] != lists[2]);
+        let list = w.mos().hold_wait(lists[2]).await.unwrap();
+        assert_eq!(SpaceMap::open(list, 0, 1 << 30, 0).unwrap().allocated(), 4096);
+    });
 }
