@@ -384,6 +384,13 @@ impl Metaslab {
         true
     }
 
+    /// Devices may be back: a map that could not be read is tried as if for the first time.
+    pub(super) fn read_soon(&self) {
+        if let Some(again) = &mut self.state().unread {
+            *again = Again::default();
+        }
+    }
+
     /// Reads the map of a metaslab that is not used because that failed. It is used from then on if
     /// the map can be read and fits what is known.
     pub(super) async fn load_again(&self) {

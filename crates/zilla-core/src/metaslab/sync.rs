@@ -464,6 +464,11 @@ impl Metaslabs {
         })
     }
 
+    /// Devices may be back: the next call of [`Metaslabs::read_again`] has all of them.
+    pub fn read_soon(&self) {
+        self.vdevs().iter().flat_map(|v| &v.all).for_each(|ms| ms.read_soon());
+    }
+
     fn unload_unused(&self, txg: Txg) {
         for ms in self.vdevs().iter().flat_map(|v| &v.all) {
             let mut st = ms.state();

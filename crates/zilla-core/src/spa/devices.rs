@@ -244,6 +244,7 @@ impl Spa {
         if self.ctx.readonly || self.suspended().is_some() {
             return Ok(());
         }
+        self.metaslabs.read_soon();
         let tree = self.tree();
         for top in tree.tops.iter().filter(|t| t.vdev.is_log && t.leaves().any(|l| l.is_behind())) {
             self.renew(top.id).await;

@@ -55,12 +55,18 @@ impl World {
         freed
     }
 
-    /// Reads again what could not be read, if it is time.
+    /// Whether it is time to read again what could not be read; then that is done.
+    async fn tries_again(&mut self) -> bool {
+        let txg = self.sync().await;
+        let Some(task) = self.ms.read_again(txg) else { return false };
+        task.await;
+        true
+    }
+
     async fn read_again(&mut self) {
         for _ in 0..20 {
-            let txg = self.sync().await;
-            if let Some(task) = self.ms.read_again(txg) {
-                return task.await;
+            if self.tries_again().await {
+                return;
             }
         }
         panic!("it is not tried again");
@@ -100,9 +106,17 @@ fn what_a_map_that_cannot_be_read_is_to_get_waits_in_the_logs() {
                 assert!(!w.ms.is_dirty(w.h.txg) && w.map() == map);
             }
             assert_eq!(w.h.store.refused.load(Ordering::Relaxed), refused, "it is left alone");
+            // It is tried ever more seldom, but for when a device comes back.
+            for _ in 0..40 {
+                if w.tries_again().await {
+                    assert!(w.first().state().unread.is_some());
+                }
+            }
+            assert!(!w.tries_again().await);
             w.h.store.set_unreadable(place, false);
             if !crash {
-                w.read_again().await;
+                w.ms.read_soon();
+                assert!(w.tries_again().await);
                 live.extend(w.flush_all().await);
                 let more = w.alloc(&[req(1 << 20, 1); 16]).await;
                 assert!(more.iter().any(|d| d[0].offset < 1 << 24), "it is used again");
