@@ -12,6 +12,7 @@ set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 . "$top/scripts/packages.sh"
 [ "$(id -u)" = 0 ] || die 'needs root: fsstress makes devices and changes owners'
+own_mounts "$0" "$@"
 fsstress=$(of_xfstests fsstress)
 bin=$(programs)
 runs=${1:-20}

@@ -78,9 +78,10 @@ if wants oracle; then
   vm=${ZILLA_ORACLE_VM:-$out/vm}
   [ -e "$vm/root.img" ] || "$oracle/oracle" build "$vm"
   # Makes a pool of every kind, keeps images and expectation, and after OpenZFS has written to it imports it again.
-  ZILLA_ORACLE=$(cd "$oracle" && pwd) ZILLA_ORACLE_VM=$(cd "$vm" && pwd) \
-    cargo test --locked -p zilla-interop --test oracle -- --ignored --nocapture --test-threads 1
-  ZILLA_ORACLE=$(cd "$oracle" && pwd) ZILLA_ORACLE_VM=$(cd "$vm" && pwd) \
-    ZILLA_BIN=${ZILLA_BIN:-${CARGO_TARGET_DIR:-$top/target}/debug} scripts/exchange.sh
+  ZILLA_ORACLE=$(cd "$oracle" && pwd) ZILLA_ORACLE_VM=$(cd "$vm" && pwd)
+  export ZILLA_ORACLE ZILLA_ORACLE_VM ZILLA_BIN=${ZILLA_BIN:-${CARGO_TARGET_DIR:-$top/target}/debug}
+  cargo test --locked -p zilla-interop --test oracle -- --ignored --nocapture --test-threads 1
+  scripts/exchange.sh
+  scripts/caches.sh
 fi
 say "judges: $which passed; see $out"
