@@ -104,10 +104,11 @@ fn pools_of_openzfs() {
 }
 
 /// Each ended the program or kept it for ever: positions in ZAPs, lists and queues longer than they
-/// are, counters that overflow, objects with blocks up to the end of all numbers.
+/// are, counters that overflow, objects with blocks up to the end of all numbers, objects that say
+/// that they hold dnodes.
 #[test]
 fn what_was_found() {
-    survives(&corpus("brt"), [1062, 1842, 2002]);
+    survives(&corpus("brt"), [1062, 1842, 2002, 8016516]);
     survives(&corpus("deduplicated"), [1204, 2004, 312118]);
     survives(&corpus("crash"), [315802]);
     survives(&corpus("names"), [1255, 1375]);

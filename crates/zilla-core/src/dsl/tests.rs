@@ -14,9 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zilla_env::block_on;
 use zilla_ondisk::blkptr::BlkPtr;
+use zilla_ondisk::dnode::DnodePhys;
 use zilla_ondisk::dsl::{DD_FLAG_USED_BREAKDOWN, DMU_POOL_DIRECTORY_OBJECT};
 use zilla_ondisk::enums::{ObjsetType, SPA_VERSION_FEATURES};
-use zilla_ondisk::object_type::{DMU_OT_OBJECT_DIRECTORY, DMU_OT_PLAIN_FILE_CONTENTS};
+use zilla_ondisk::object_type::{DMU_OT_DNODE, DMU_OT_OBJECT_DIRECTORY, DMU_OT_PLAIN_FILE_CONTENTS};
 
 mod bookmarks;
 mod keys;
@@ -605,6 +606,38 @@ fn a_tree_can_be_freed_in_bits() {
             assert!(bits == whole, "in bits of {max}");
         }
     }
+}
+
+/// A chain of objects that say that they hold dnodes would be walked as deep as it is long.
+#[test]
+fn only_the_meta_dnode_leads_to_objects() {
+    let mut p = Pool::new();
+    p.create("tank/fs");
+    p.write("tank/fs", 100, 0, 1, 7);
+    p.sync();
+    let store: Arc<dyn BlockStore> = p.store.clone();
+    let root = |p: &Pool| p.ds("tank/fs").phys().bp;
+    let all = |p: &Pool| block_on(collect(&store, root(p), 0, None, usize::MAX)).unwrap().0;
+    let file = all(&p).into_iter().find(|bp| bp.otype() == DMU_OT_PLAIN_FILE_CONTENTS).unwrap();
+    let below = DnodePhys {
+        otype: DMU_OT_PLAIN_FILE_CONTENTS,
+        indblkshift: 17,
+        nlevels: 1,
+        nblkptr: 1,
+        datablkszsec: 8,
+        blkptr: [file].into_iter().collect(),
+        ..DnodePhys::default()
+    };
+    let mut block = vec![0; 16 << 10];
+    below.encode_into(&mut block[512..1024]).unwrap();
+    let tx = p.tx();
+    let os = block_on(p.dsl.objset(&p.ds("tank/fs"))).unwrap();
+    let spec = NewObject::new(DMU_OT_DNODE, 16 << 10);
+    let dn = block_on(resident(|| os.claim(&tx, ObjectId(40), spec))).unwrap();
+    dn.write(&tx, 0, &block);
+    drop((dn, os, tx));
+    p.sync();
+    assert_eq!(all(&p).iter().filter(|bp| bp.dva(0) == file.dva(0)).count(), 1);
 }
 
 /// A file system with an indirect block of level 2 that leads to two of level 1, and where these

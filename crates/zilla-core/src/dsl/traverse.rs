@@ -123,11 +123,11 @@ pub(crate) async fn collect_with(
             .map_err(|e| Error::corrupt(Some(Bookmark::root(0)), "", e.to_string()))
     });
     if let Some(os) = w.or_left_out(os)? {
-        w.dnode(0, &os.meta_dnode).await?;
+        w.dnode(0, &os.meta_dnode, os.meta_dnode.otype == DMU_OT_DNODE).await?;
         for (id, dn) in [(-3i64, &os.projectused_dnode), (-2, &os.groupused_dnode), (-1, &os.userused_dnode)]
         {
             if !dn.is_free() {
-                w.dnode(id as u64, dn).await?;
+                w.dnode(id as u64, dn, false).await?;
             }
         }
     }
@@ -173,12 +173,14 @@ impl Walk<'_> {
         self.out.push(bp);
     }
 
-    fn dnode<'b>(&'b mut self, object: u64, dn: &'b DnodePhys) -> BoxFuture<'b, Result<()>> {
+    /// Only the meta-dnode's blocks hold dnodes (`of_dnodes`), whatever type an object in them
+    /// claims to have: no walk is deeper than one of these and one object.
+    fn dnode<'b>(&'b mut self, object: u64, dn: &'b DnodePhys, of_dnodes: bool) -> BoxFuture<'b, Result<()>> {
         Box::pin(async move {
             let epbs = u32::from(dn.indblkshift).saturating_sub(7);
             let level = i64::from(dn.nlevels) - 1;
             for (i, bp) in dn.blkptr.iter().enumerate() {
-                self.block(*bp, Position { object, level, blkid: i as u64 }, epbs, dn.otype).await?;
+                self.block(*bp, Position { object, level, blkid: i as u64 }, epbs, of_dnodes).await?;
             }
             if let Some(bp) = dn.spill.filter(|bp| self.wanted(bp)) {
                 self.visit(bp, Position { object, level: 0, blkid: Bookmark::SPILL_BLKID }, epbs);
@@ -187,12 +189,18 @@ impl Walk<'_> {
         })
     }
 
-    fn block<'b>(&'b mut self, bp: BlkPtr, at: Position, epbs: u32, otype: u8) -> BoxFuture<'b, Result<()>> {
+    fn block<'b>(
+        &'b mut self,
+        bp: BlkPtr,
+        at: Position,
+        epbs: u32,
+        of_dnodes: bool,
+    ) -> BoxFuture<'b, Result<()>> {
         Box::pin(async move {
             if self.stopped.is_some() || !self.wanted(&bp) || self.from.is_some_and(|f| at.before(&f, epbs)) {
                 return Ok(());
             }
-            if at.level > 0 || otype == DMU_OT_DNODE {
+            if at.level > 0 || of_dnodes {
                 let place = Bookmark { objset: 0, object: at.object, level: at.level, blkid: at.blkid };
                 if let Err(e) = self.lenience.met.enter(&bp, place) {
                     // It is freed where it was met first.
@@ -211,13 +219,13 @@ impl Walk<'_> {
                     .filter(|(_, bp)| self.wanted(bp))
                     .collect();
                 let child = |id| Position { level: at.level - 1, blkid: id, ..at };
-                if at.level > 1 || otype == DMU_OT_DNODE {
+                if at.level > 1 || of_dnodes {
                     self.read_ahead(&below, at.object, at.level - 1).await;
                 }
                 for (id, bp) in below {
-                    self.block(bp, child(id), epbs, otype).await?;
+                    self.block(bp, child(id), epbs, of_dnodes).await?;
                 }
-            } else if otype == DMU_OT_DNODE {
+            } else if of_dnodes {
                 let data = self.read(&bp, at).await;
                 let data = self.or_left_out(data)?.unwrap_or_default();
                 for (slot, dn) in dnode::dnodes(&data, ByteOrder::NATIVE) {
@@ -227,7 +235,7 @@ impl Walk<'_> {
                     let Some(dn) = self.or_left_out(dn)? else { continue };
                     let whole = Position { object: id, level: 0, blkid: Bookmark::SPILL_BLKID };
                     if self.from.is_none_or(|f| f.object == id || !whole.before(&f, epbs)) {
-                        self.dnode(id, &dn).await?;
+                        self.dnode(id, &dn, false).await?;
                     }
                 }
             }
