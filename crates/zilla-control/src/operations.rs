@@ -274,6 +274,7 @@ macro_rules! each_operation {
             dataset_snapshot(DatasetSnapshot) -> ();
             dataset_clone(DatasetClone) -> MountedReply;
             dataset_rollback(DatasetRollback) -> ();
+            volume_plan(VolumePlan) -> VolumePlanReply;
             /// The directory in which volumes are files.
             volume_files(VolumeFiles) -> String;
             dataset_rename(DatasetRename) -> MountedReply;

@@ -10,7 +10,7 @@
 use crate::access::Who;
 use crate::dataset::held;
 use crate::error::{Errno, Error, Result};
-use crate::make::{Maker, Settings};
+use crate::make::{Maker, Settings, is_small};
 use crate::pool::Pool;
 use crate::tree::DatasetRef;
 use zilla_core::dsl::{Limit, RECV_NAME};
@@ -27,6 +27,7 @@ impl Pool {
         self.task(move |dsl, tx| {
             Box::pin(async move {
                 dsl.snapshot_limit_check(&names, &who).await?;
+                dsl.settings_check(&settings)?;
                 for snap in dsl.snapshot(&tx, &names).await? {
                     if !settings.is_empty() {
                         dsl.set_props(&tx, &snap, &settings).await?;
@@ -46,18 +47,22 @@ impl Pool {
         maker: &Maker,
         settings: Settings,
     ) -> Result<()> {
-        let (origin, name, maker) = (origin.to_owned(), name.to_owned(), maker.clone());
+        let (origin, made, maker, small) =
+            (origin.to_owned(), name.to_owned(), maker.clone(), is_small(&settings));
         self.task(move |dsl, tx| {
+            let name = made;
             Box::pin(async move {
                 let parent = dsl.create_check(&name).await?;
-                dsl.new_props_check(&parent, &name, &settings)?;
+                let referenced = dsl.by_name(&origin).await?.phys().referenced_bytes;
+                dsl.new_props_check(&parent, &name, &settings, referenced)?;
                 dsl.limit_check(&parent, 1, Limit::Filesystems, &maker.who, None).await?;
                 let ds = dsl.clone_ds(&tx, &name, &origin).await?;
                 dsl.grant_to_creator(&tx, &ds.dir(), maker.uid).await?;
                 dsl.set_props(&tx, &ds, &settings).await
             })
         })
-        .await
+        .await?;
+        if small { self.check_fits(name).await } else { Ok(()) }
     }
 
     /// Gives a file system or volume another name, with all that is below it.

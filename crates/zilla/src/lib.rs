@@ -46,6 +46,7 @@ pub mod manage;
 mod new_pool;
 pub mod open;
 mod opened;
+mod plan;
 mod pool;
 mod props;
 pub mod scrub;

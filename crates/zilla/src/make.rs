@@ -8,13 +8,9 @@ use crate::pool::Pool;
 use std::sync::Arc;
 use zilla_core::dsl::{DslDataset, Limit, NewCrypt, Setting};
 use zilla_core::error::{Errno, Error, Result};
-use zilla_core::vdev::Top;
 use zilla_core::zap::{Value, Zap};
 use zilla_core::zpl::{self, MASTER_NODE_OBJ, Time, ZplProps};
-use zilla_core::zvol::{
-    NewVolume, Resv, ZVOL_DEFAULT_BLOCKSIZE, check_size, create_volume_with, volsize_to_reservation,
-};
-use zilla_ondisk::SPA_OLD_MAXBLOCKSIZE;
+use zilla_core::zvol::{NewVolume, check_size, create_volume_with};
 use zilla_ondisk::enums::ObjsetType;
 
 /// Settled when a file system is made, and kept in it rather than among the properties.
@@ -60,9 +56,14 @@ pub struct VolumeShape {
     pub sparse: bool,
 }
 
-/// From this version of the pool on there is that. Source: SPA_VERSION_REFRESERVATION in
-/// sys/fs/zfs.h.
-const REFRESERVATION: u64 = 9;
+/// No file system that is empty takes so many bytes.
+const SMALL: u64 = 4 << 20;
+
+/// Whether a quota is so small that an empty file system may be over it.
+pub(crate) fn is_small(settings: &Settings) -> bool {
+    let small = |name: &str| number(settings, name).is_some_and(|limit| (1..SMALL).contains(&limit));
+    small("quota") || small("refquota")
+}
 
 /// `refreservation=auto`
 pub fn auto() -> Setting {
@@ -121,10 +122,12 @@ impl Pool {
         }
         zpl.project_quota = dsl.feature_enabled("project_quota");
         let stored: Settings = settings.into_iter().filter(|(n, _)| !FIXED.contains(&n.as_str())).collect();
-        let (dsl, name, maker) = (dsl.clone(), name.to_owned(), maker.clone());
+        let small = is_small(&stored);
+        let (dsl, made, maker) = (dsl.clone(), name.to_owned(), maker.clone());
         let task = spa.ctx.sync_task(move |tx| {
+            let name = made;
             Box::pin(async move {
-                dsl.new_props_check(&parent_dir, &name, &stored)?;
+                dsl.new_props_check(&parent_dir, &name, &stored, 0)?;
                 dsl.limit_check(&parent_dir, 1, Limit::Filesystems, &maker.who, None).await?;
                 let ds = dsl.create_fs_with(&tx, &name, ObjsetType::Zfs, 0, &crypt).await?;
                 dsl.grant_to_creator(&tx, &ds.dir(), maker.uid).await?;
@@ -132,7 +135,21 @@ impl Pool {
                 dsl.set_props(&tx, &ds, &stored).await
             })
         });
-        task.await
+        task.await?;
+        if small { self.check_fits(name).await } else { Ok(()) }
+    }
+
+    /// Takes a file system away again that uses more than its quotas from its beginning, which is
+    /// known when its first txg is synced.
+    pub(crate) async fn check_fits(&self, name: &str) -> Result<()> {
+        let ds = self.dsl().by_name(name).await?;
+        if self.dsl().is_within_quotas(&ds) {
+            return Ok(());
+        }
+        drop(ds);
+        let gone = name.to_owned();
+        self.task(move |dsl, tx| Box::pin(async move { dsl.destroy_head(&tx, &gone).await })).await?;
+        Err(Error::os(Errno::NoSpc, format!("cannot create '{name}': it would be over its quota")))
     }
 
     /// Makes a volume. `refreservation=auto` among the settings is what it can take at most, and so
@@ -146,7 +163,7 @@ impl Pool {
         crypt: NewCrypt,
     ) -> Result<()> {
         let block_size = shape.block_size.or(number(&settings, "volblocksize"));
-        let block_size = block_size.unwrap_or(ZVOL_DEFAULT_BLOCKSIZE);
+        let block_size = block_size.unwrap_or_else(|| self.volume_block_size());
         let size = shape.size;
         check_size(size, block_size)?;
         let own = self.volume_reservation(size, block_size, number(&settings, "copies").unwrap_or(1));
@@ -155,9 +172,8 @@ impl Pool {
         match given {
             Some((_, value)) if *value == auto() => *value = Setting::Local(Value::u64(own)),
             None if !shape.sparse => {
-                let old = self.spa().version() < REFRESERVATION;
-                let name = if old { "reservation" } else { "refreservation" };
-                settings.push((name.to_owned(), Setting::Local(Value::u64(own))));
+                let name = self.volume_reserved_by().to_owned();
+                settings.push((name, Setting::Local(Value::u64(own))));
             }
             _ => {}
         }
@@ -165,7 +181,7 @@ impl Pool {
         let task = self.spa().ctx.sync_task(move |tx| {
             Box::pin(async move {
                 let parent = dsl.create_check(&name).await?;
-                dsl.new_props_check(&parent, &name, &settings)?;
+                dsl.new_props_check(&parent, &name, &settings, 0)?;
                 dsl.limit_check(&parent, 1, Limit::Filesystems, &maker.who, None).await?;
                 let new = NewVolume { size, block_size };
                 let ds: Arc<DslDataset> =
@@ -175,19 +191,9 @@ impl Pool {
         });
         task.await
     }
-
-    /// What a volume can take at most on the pool as it is now, bytes.
-    pub fn volume_reservation(&self, size: u64, block_size: u64, copies: u64) -> u64 {
-        // By the width that new blocks have.
-        let asize = |t: &Top, size| t.psize_to_asize(size, u64::MAX);
-        let asizes =
-            |t: &Top| t.vdev.kind.nparity().map(|_| (asize(t, block_size), asize(t, SPA_OLD_MAXBLOCKSIZE)));
-        let asizes = self.spa().tree().tops.iter().filter_map(asizes).collect();
-        volsize_to_reservation(&Resv { size, block_size, copies, asizes })
-    }
 }
 
-/// Why a volume cannot have a size, bytes; `block_size`: None is what is usual.
-pub fn volume_size_check(size: u64, block_size: Option<u64>) -> Result<()> {
-    check_size(size, block_size.unwrap_or(ZVOL_DEFAULT_BLOCKSIZE))
+/// Why a volume cannot have a size, or blocks of one, bytes.
+pub fn volume_size_check(size: u64, block_size: u64) -> Result<()> {
+    check_size(size, block_size)
 }

@@ -87,6 +87,80 @@ fn properties_are_inherited_and_survive() {
 }
 
 #[test]
+fn what_a_dataset_cannot_be_made_with_leaves_nothing_behind() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    fs::write(pool.root().join("f"), vec![7; 1 << 20]).expect("write");
+    world.zfs("snapshot tank@s").ok();
+    let long = "x".repeat(9000);
+    for words in [
+        "create -o quota=1 tank/a",
+        "create -o refquota=10K tank/a",
+        "create -o quota=100K -o refquota=10K tank/a",
+        "create -o quota=1M -o reservation=2M tank/a",
+        "create -o quota=1M -o refreservation=2M tank/a",
+        "create -o refquota=1M -o refreservation=2M tank/a",
+        "create -o reservation=1T tank/a",
+        "clone -o refquota=100K tank@s tank/a",
+        "clone -o refreservation=1T tank@s tank/a",
+    ] {
+        assert_eq!(world.zfs(words).fails(), "cannot create 'tank/a': out of space\n", "{words}");
+        assert_eq!(world.zfs("list -H -o name -r tank").ok(), "tank\n", "{words}");
+    }
+    world.zfs(&format!("snapshot -o user:x={long} tank@t")).fails();
+    assert_eq!(world.zfs("list -H -o name -t snapshot").ok(), "tank@s\n");
+    world.zfs("create -o quota=2M -o refquota=4M -o reservation=1M tank/b").ok();
+    pool.judge();
+}
+
+#[test]
+fn a_limit_that_is_taken_away_is_no_default() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    let limits = "quota,refquota,reservation,refreservation";
+    let shown = || world.zfs(&format!("get -H -o value,source {limits} tank")).ok();
+    assert_eq!(shown(), "none\tdefault\n".repeat(4));
+    world.zfs("set quota=10M refquota=none refreservation=1M tank").ok();
+    assert_eq!(shown(), "10M\tlocal\nnone\tlocal\nnone\tdefault\n1M\tlocal\n");
+    world.zfs("set quota=none reservation=none refreservation=none tank").ok();
+    assert_eq!(shown(), "none\tlocal\n".repeat(4));
+    pool.again();
+    assert_eq!(shown(), "none\tlocal\n".repeat(4));
+    pool.judge();
+}
+
+#[test]
+fn small_blocks_have_no_place_of_their_own_without_a_special_device() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 128 << 20, &[]);
+    let warning = "special_small_blocks: property requires a special device in the pool\n";
+    for words in ["set special_small_blocks=32K tank", "create -o special_small_blocks=32K tank/a"] {
+        let done = world.zfs(words);
+        assert_eq!((done.code, done.stderr.as_str()), (0, warning), "{words}");
+    }
+    let disks = world.images("special", 2, 128 << 20);
+    let create = |more: &str| {
+        let on = disks[0].display();
+        world.zpool(&format!("create -f -O special_small_blocks=32K -m none new {on} {more}"))
+    };
+    let refused = "cannot create 'new': special_small_blocks property requires a special vdev\n";
+    assert_eq!(create("").fails(), refused);
+    create(&format!("special {}", disks[1].display())).ok();
+    assert_eq!(world.zfs("set special_small_blocks=64K new").stderr, "");
+    world.zpool("destroy new").ok();
+    pool.judge();
+}
+
+#[test]
 fn snapshots_clones_and_rollback() {
     if !can(&[Need::Fuse, Need::Nested]) {
         return;

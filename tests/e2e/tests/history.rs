@@ -95,7 +95,7 @@ fn what_was_done_to_datasets_is_in_the_history() {
     assert!(!world.zpool("history tank").ok().contains("zfs send"));
     // The end of a pool is told to who imports it all the same.
     world.zpool("destroy tank").ok();
-    world.zpool(&format!("import -D -f -d {} tank", world.disks().display())).ok();
+    world.zpool(&format!("import -D -d {} tank", world.disks().display())).ok();
     let told = world.zpool("history tank").ok();
     assert!(told.lines().any(|l| l.ends_with(" zpool destroy tank")), "{told}");
     pool.judge();

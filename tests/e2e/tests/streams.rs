@@ -27,6 +27,67 @@ fn receive(world: &World, words: &str, stream: &[u8]) -> Result<String, String> 
     if done.status.success() { Ok(said(&done.stdout)) } else { Err(said(&done.stderr)) }
 }
 
+/// What OpenZFS 2.3.9 says of each.
+#[test]
+fn an_origin_is_said_of_what_does_not_exist() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let _pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    for words in ["create tank/a", "snapshot tank/a@1", "snapshot tank/a@2", "create tank/e"] {
+        world.zfs(words).ok();
+    }
+    let full = send(&world, "tank/a@1", "full");
+    let step = send(&world, "-i @1 tank/a@2", "step");
+    let package = send(&world, "-p tank/a@1", "package");
+    receive(&world, "tank/b", &full).expect("received");
+    world.zfs("clone tank/b@1 tank/c").ok();
+    world.zfs("snapshot tank/c@c").ok();
+    let clone = send(&world, "-i tank/b@1 tank/c@c", "clone");
+    let exists = |fs: &str| format!("destination '{fs}' exists\nmust specify -F to overwrite it");
+    let snapshots = "destination has snapshots (eg. tank/b@1)\nmust destroy them to overwrite it";
+    for (words, stream, why) in [
+        ("-o origin=tank/b@1 tank/b", &step, &*exists("tank/b")),
+        ("-F -o origin=tank/b@1 tank/b", &step, snapshots),
+        ("tank/b", &clone, &*exists("tank/b")),
+        ("-o origin=tank/b@1 tank/e", &full, &*exists("tank/e")),
+        ("-F -o origin=tank/b@1 tank/e", &full, "invalid backup stream"),
+        ("-F -o origin=tank/b@1 tank/e", &step, "invalid backup stream"),
+        ("-F tank/e", &clone, "invalid backup stream"),
+        ("-F tank/c", &full, "destination has snapshots (eg. tank/c@c)\nmust destroy them to overwrite it"),
+    ] {
+        let said = receive(&world, words, stream).unwrap_err();
+        assert!(said.starts_with(&format!("cannot receive new filesystem stream: {why}")), "{words}: {said}");
+    }
+    world.zfs("clone tank/b@1 tank/d").ok();
+    let said = receive(&world, "-F tank/d", &full).unwrap_err();
+    assert!(said.contains("destination 'tank/d' is a clone\nmust destroy it to overwrite it"), "{said}");
+    let said = receive(&world, "-o origin=tank/no@1 tank/f", &step).unwrap_err();
+    assert_eq!(said, "cannot receive: specified origin fs (tank/no@1) does not exist\n");
+    let said = receive(&world, "-v -o origin=tank/b@1 tank/f", &step).expect("a clone");
+    assert!(said.starts_with("using provided clone origin tank/b@1\nreceiving incremental stream"), "{said}");
+    let said = receive(&world, "-v tank/g", &clone).expect("a clone");
+    assert!(said.starts_with("found clone origin tank/b@1\n"), "{said}");
+    let said = receive(&world, "-o origin=tank/c@c tank/h", &step).unwrap_err();
+    assert!(said.contains("most recent snapshot of tank/h does not\nmatch incremental source"), "{said}");
+    receive(&world, "-o origin=tank/c@c tank/i", &full).expect("any snapshot will do");
+    receive(&world, "-o origin=tank/b@1 tank/j", &package).expect("a clone");
+    let origins = world.zfs("get -H -o value origin tank/f tank/g tank/i tank/j").ok();
+    assert_eq!(origins, "tank/b@1\ntank/b@1\ntank/c@c\ntank/b@1\n");
+    assert!(world.zfs("list tank/h").code == 1, "what was refused made nothing");
+    let volume = {
+        world.zfs("create -s -V 8M tank/v").ok();
+        world.zfs("snapshot tank/v@v").ok();
+        send(&world, "tank/v@v", "volume")
+    };
+    world.zfs("create -p tank/k/below").ok();
+    let said = receive(&world, "-F tank/k", &volume).unwrap_err();
+    assert!(said.contains("destination has children (eg. tank/k/below)\ncannot overwrite with"), "{said}");
+    let said = receive(&world, "-F tank", &volume).unwrap_err();
+    assert!(said.contains("destination tank is the root dataset\ncannot overwrite with a ZVOL"), "{said}");
+}
+
 #[test]
 fn trees_travel() {
     if !can(&[Need::Fuse]) {

@@ -248,6 +248,50 @@ fn volumes_have_openzfs_s_properties_and_complaints() {
     pool.judge();
 }
 
+/// In the order in which it was said, and with what OpenZFS 2.3.9 adds.
+#[test]
+fn what_a_volume_would_be_is_told_with_its_reservation() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &["-o", "ashift=9"]);
+    for (words, told) in [
+        ("-V 10M", "volsize=10485760 refreservation=12582912"),
+        ("-s -V 10M", "volsize=10485760"),
+        ("-b 8k -V 10M", "volsize=10485760 volblocksize=8192 refreservation=13107200"),
+        (
+            "-b 64k -V 10M -o user:x=y -o compression=lz4",
+            "volsize=10485760 user:x=y compression=lz4 volblocksize=65536 refreservation=12582912",
+        ),
+        ("-V 10M -o refreservation=5M", "volsize=10485760 refreservation=5M"),
+        ("-V 10000000", "volsize=10010624 refreservation=12107776"),
+        ("-b 64k -V 10000000", "volblocksize=65536 volsize=10027008 refreservation=12124160"),
+    ] {
+        let lines: Vec<String> = told.split(' ').map(|l| format!("\t{l}\n")).collect();
+        let said = world.zfs(&format!("create -nv {words} tank/v")).ok();
+        assert_eq!(said, format!("would create tank/v\n{}", lines.concat()), "{words}");
+    }
+    assert_eq!(
+        world.zfs("create -P -V 10M tank/v").ok(),
+        "create\ttank/v\nproperty\tvolsize\t10485760\nproperty\trefreservation\t12582912\n"
+    );
+    assert_eq!(world.zfs("get -Hp -o value refreservation,volblocksize tank/v").ok(), "12582912\n16384\n");
+    pool.judge();
+    // Rows of eight data sectors of 4K.
+    let disks = world.images("draid", 10, 128 << 20);
+    let disks: Vec<String> = disks.iter().map(|d| d.display().to_string()).collect();
+    let create = format!("create -o ashift=12 -m none wide draid2:8d {}", disks.join(" "));
+    world.zpool(&create).ok();
+    let said = world.zfs("create -nv -s -V 100000 wide/v").ok();
+    assert_eq!(said, "would create wide/v\n\tvolblocksize=32768\n\tvolsize=131072\n");
+    let said = world.zfs("create -nv -s -b 16K -V 1M wide/v").stderr;
+    assert!(said.contains("unit (32768), which wastes at least 50% of space"), "{said}");
+    world.zfs("create -s -V 1M wide/v").ok();
+    assert_eq!(world.zfs("get -Hp -o value volblocksize wide/v").ok(), "32768\n");
+    world.zpool("destroy wide").ok();
+}
+
 #[test]
 fn volumes_are_files_where_that_is_wanted() {
     if !can(&[Need::Fuse]) {

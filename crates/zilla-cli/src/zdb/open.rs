@@ -91,6 +91,7 @@ pub async fn open(env: &Env, opts: &Opts, name: &str) -> Result<Arc<Spa>, String
     let how = OpenOpts {
         readonly: true,
         force: true,
+        destroyed: true,
         observe: true,
         arc_max: ARC,
         dbuf_cache: DBUFS,

@@ -6,7 +6,7 @@ use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
 use std::collections::BTreeMap;
 use zilla_control::props::{self, PropAttr, naming::pool_of, types_of};
-use zilla_control::types::{DatasetInherit, DatasetKind, DatasetSet};
+use zilla_control::types::{DatasetInherit, DatasetKind, DatasetSet, PoolInfo, PoolQuery};
 
 const DATASETS: &[DatasetKind] = &[DatasetKind::Filesystem, DatasetKind::Volume, DatasetKind::Snapshot];
 
@@ -24,6 +24,22 @@ pub fn parse_prop(cx: &mut Cx, props: &mut BTreeMap<String, String>, text: &str)
     if props.insert(name.to_owned(), value.to_owned()).is_some() {
         cx.err(format!("property '{name}' specified multiple times"));
         return Err(Exit(1));
+    }
+    Ok(())
+}
+
+/// Warns of what has an effect only where the pool has special devices.
+pub fn warn_special(cx: &mut Cx, pool: &str, set: &BTreeMap<String, String>) -> Result<(), Exit> {
+    // Of what is no number nothing else is said than that.
+    if !set.get("special_small_blocks").is_some_and(|text| props::parse_size(text).is_ok()) {
+        return Ok(());
+    }
+    let query = PoolQuery { names: vec![pool.to_owned()], properties: true, ..PoolQuery::default() };
+    let Ok(pools) = cx.call(&query)? else { return Ok(()) };
+    let has =
+        |p: &PoolInfo| p.properties.get("feature@allocation_classes").is_some_and(|f| f.value == "active");
+    if pools.iter().any(|p| !has(p)) {
+        cx.err("special_small_blocks: property requires a special device in the pool");
     }
     Ok(())
 }
@@ -60,6 +76,9 @@ pub fn set(cx: &mut Cx, args: Vec<String>) -> Run {
     let mut changed = Vec::new();
     for dataset in datasets {
         let name = dataset.name;
+        if dataset.kind == DatasetKind::Filesystem {
+            warn_special(cx, pool_of(&name), &properties)?;
+        }
         let request = DatasetSet { name: name.clone(), properties: properties.clone(), no_mount };
         match cx.ask(&format!("cannot set property for '{name}'"), &request)? {
             None => failed = true,

@@ -1,6 +1,6 @@
 //! `zfs create` and `zfs clone`.
 
-use super::change::parse_prop;
+use super::change::{parse_prop, warn_special};
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
 use std::collections::BTreeMap;
@@ -8,27 +8,36 @@ use zilla_control::error::ErrorCode;
 use zilla_control::props::naming::{check_dataset_name, pool_of};
 use zilla_control::props::{self, FS, SNAP, VOL, parse_dataset_prop, parse_size};
 use zilla_control::types::{
-    DatasetClone, DatasetCreate, DatasetKind, DatasetQuery, MountedReply, PoolQuery, VolumeSpec,
+    DatasetClone, DatasetCreate, DatasetKind, DatasetQuery, MountedReply, PoolQuery, VolumePlan, VolumeSpec,
 };
 
-const DEFAULT_VOLBLOCKSIZE: u64 = 16 << 10;
+/// The size of a volume's blocks where the pool's vdevs ask for no larger ones, bytes.
+const USUAL_BLOCKS: u64 = 16 << 10;
 
 pub fn create(cx: &mut Cx, args: Vec<String>) -> Run {
     let (options, operands) = args::parse(&args, ":PV:b:nso:puv", &[]);
     let mut request = DatasetCreate::default();
     let (mut size, mut block_size, mut sparse) = (None, None, false);
     let (mut dry_run, mut verbose, mut parsable) = (false, false, false);
+    // As they are told with `-v`, in the order in which they were given.
+    let mut given: Vec<(String, String)> = Vec::new();
     for option in options {
         match option {
             Opt::Flag('V', text) => match parse_size(&text) {
-                Ok(n) => size = Some(n),
+                Ok(n) => {
+                    size = Some(n);
+                    tell(&mut given, "volsize", n);
+                }
                 Err(e) => {
                     cx.err(format!("bad volume size '{text}': {}", e.description()));
                     return Ok(1);
                 }
             },
             Opt::Flag('b', text) => match parse_size(&text) {
-                Ok(n) => block_size = Some(n),
+                Ok(n) => {
+                    block_size = Some(n);
+                    tell(&mut given, "volblocksize", n);
+                }
                 Err(e) => {
                     cx.err(format!("bad volume block size '{text}': {}", e.description()));
                     return Ok(1);
@@ -37,7 +46,10 @@ pub fn create(cx: &mut Cx, args: Vec<String>) -> Run {
             Opt::Flag('P', _) => (verbose, parsable) = (true, true),
             Opt::Flag('p', _) => request.parents = true,
             Opt::Flag('n', _) => dry_run = true,
-            Opt::Flag('o', text) => parse_prop(cx, &mut request.properties, &text)?,
+            Opt::Flag('o', text) => {
+                parse_prop(cx, &mut request.properties, &text)?;
+                given.extend(text.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned())));
+            }
             Opt::Flag('s', _) => sparse = true,
             Opt::Flag('u', _) => request.no_mount = true,
             Opt::Flag('v', _) => verbose = true,
@@ -77,26 +89,17 @@ pub fn create(cx: &mut Cx, args: Vec<String>) -> Run {
             }
         }
     }
-    if size.is_some() && request.properties.contains_key("volsize") {
-        cx.err("property 'volsize' specified multiple times");
-        return Ok(1);
+    for (name, _) in [("volsize", size), ("volblocksize", block_size)].iter().filter(|(_, v)| v.is_some()) {
+        if request.properties.contains_key(*name) {
+            cx.err(format!("property '{name}' specified multiple times"));
+            return Ok(1);
+        }
     }
     if let Some(size) = size {
-        // The size grows to whole blocks.
-        let given = request.properties.get("volblocksize").and_then(|t| parse_size(t).ok());
-        let block = block_size.or(given).filter(|&b| b != 0).unwrap_or(DEFAULT_VOLBLOCKSIZE);
-        let Some(size) = size.checked_next_multiple_of(block) else {
-            cx.err(format!("bad volume size '{size}': numeric value is too large"));
-            return Ok(1);
-        };
-        if block < DEFAULT_VOLBLOCKSIZE {
-            cx.err(format!(
-                "Warning: volblocksize ({block}) is less than the default minimum block size \
-                 ({DEFAULT_VOLBLOCKSIZE}).\nTo reduce wasted space a volblocksize of {DEFAULT_VOLBLOCKSIZE} is \
-                 recommended."
-            ));
-        }
-        request.volume = Some(VolumeSpec { size, block_size, sparse });
+        request.volume = Some(plan(cx, &request, size, block_size, sparse, &mut given)?);
+    }
+    if size.is_none() {
+        warn_special(cx, pool_of(&name), &request.properties)?;
     }
     let size_given = request.volume.is_some();
     if request.parents && check_dataset_name(&name, types, true).is_ok() {
@@ -117,11 +120,7 @@ pub fn create(cx: &mut Cx, args: Vec<String>) -> Run {
             (_, true) => format!("would create {name}"),
             _ => format!("create {name}"),
         });
-        let volume = request.volume.as_ref();
-        let numbers =
-            [("volsize", volume.map(|v| v.size)), ("volblocksize", volume.and_then(|v| v.block_size))];
-        let numbers = numbers.into_iter().filter_map(|(k, v)| Some((k.to_owned(), v?.to_string())));
-        for (property, text) in numbers.chain(request.properties.clone()) {
+        for (property, text) in given {
             cx.out.line(if parsable {
                 format!("property\t{property}\t{text}")
             } else {
@@ -142,6 +141,59 @@ pub fn create(cx: &mut Cx, args: Vec<String>) -> Run {
         }
     };
     finish(cx, &name, done)
+}
+
+/// Puts a value at the end of those that are told, in place of an earlier one.
+fn tell(given: &mut Vec<(String, String)>, name: &str, value: impl ToString) {
+    given.retain(|(n, _)| n != name);
+    given.push((name.to_owned(), value.to_string()));
+}
+
+/// What a volume is to be: whole blocks of the size that fits the pool, and all of it reserved.
+fn plan(
+    cx: &mut Cx,
+    request: &DatasetCreate,
+    size: u64,
+    block_size: Option<u64>,
+    sparse: bool,
+    given: &mut Vec<(String, String)>,
+) -> Result<VolumeSpec, Exit> {
+    let number = |name: &str| request.properties.get(name).and_then(|text| parse_size(text).ok());
+    let of_property = number("volblocksize");
+    let asked = VolumePlan {
+        pool: pool_of(&request.name).to_owned(),
+        size,
+        block_size: block_size.or(of_property),
+        copies: number("copies").unwrap_or(1),
+    };
+    let action = format!("cannot create '{}'", request.name);
+    let plan = cx.ask(&action, &asked)?.ok_or(Exit(1))?;
+    let (blocks, fitting) = (plan.block_size, plan.fitting);
+    if blocks < USUAL_BLOCKS {
+        cx.err(format!(
+            "Warning: volblocksize ({blocks}) is less than the default minimum block size \
+             ({USUAL_BLOCKS}).\nTo reduce wasted space a volblocksize of {fitting} is recommended."
+        ));
+    } else if blocks < fitting {
+        let (least, wasted) = (plan.least, 100 * plan.least.saturating_sub(blocks) / plan.least.max(1));
+        cx.err(format!(
+            "Warning: volblocksize ({blocks}) is much less than the minimum allocation\nunit ({least}), \
+             which wastes at least {wasted}% of space. To reduce wasted space,\nuse a larger volblocksize \
+             ({fitting} is recommended), fewer dRAID data disks\nper group, or smaller sector size (ashift)."
+        ));
+    }
+    if blocks != USUAL_BLOCKS && of_property.is_none() {
+        tell(given, "volblocksize", blocks);
+    }
+    if plan.size != size {
+        tell(given, "volsize", plan.size);
+    }
+    if !sparse && !request.properties.contains_key(&plan.reserved_by) {
+        tell(given, &plan.reserved_by, plan.reservation);
+    }
+    // Of one that was given as a property there is one word already.
+    let block_size = Some(blocks).filter(|_| of_property.is_none());
+    Ok(VolumeSpec { size: plan.size, block_size, sparse })
 }
 
 /// The history, and what to say where the new filesystem could not be mounted.
@@ -222,6 +274,7 @@ pub fn clone(cx: &mut Cx, args: Vec<String>) -> Run {
     if parents && (exists(cx, &target, false)? || exists(cx, &target, true)?) {
         return Ok(0);
     }
+    warn_special(cx, pool_of(&target), &properties)?;
     let request = DatasetClone { snapshot, target: target.clone(), properties, parents, no_mount: false };
     let done = cx.ask(&action, &request)?;
     finish(cx, &target, done)

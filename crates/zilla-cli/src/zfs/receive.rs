@@ -26,10 +26,11 @@ pub fn receive(cx: &mut Cx, words: Vec<String>) -> Run {
                 let Some((name, value)) = v.split_once('=') else {
                     return cx.bad_usage(format!("missing '=' for property=value argument '{v}'"));
                 };
+                if again(name) {
+                    return cx.bad_usage(format!("property '{name}' specified multiple times"));
+                }
                 if name == "origin" {
                     r.origin = Some(value.to_owned());
-                } else if again(name) {
-                    return cx.bad_usage(format!("property '{name}' specified multiple times"));
                 } else {
                     r.set.insert(name.to_owned(), value.to_owned());
                 }
@@ -67,6 +68,9 @@ pub fn receive(cx: &mut Cx, words: Vec<String>) -> Run {
         }
         return match cx.call(&ReceiveAbort { name: target.clone() })? {
             Ok(()) => Ok(0),
+            Err(e) if e.code == ErrorCode::NoEnt => {
+                cx.bad_usage(format!("cannot open '{target}': {}", e.description()))
+            }
             Err(e) => {
                 cx.err(e.description());
                 Ok(1)

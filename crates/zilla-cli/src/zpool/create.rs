@@ -206,7 +206,7 @@ pub fn print_refusal(cx: &mut Cx, lines: &[String], overridable: bool) {
 }
 
 /// `name=value` of an option.
-pub fn assignment<'a>(cx: &mut Cx, text: &'a str, letter: char) -> Result<(&'a str, &'a str), Exit> {
+fn assignment<'a>(cx: &mut Cx, text: &'a str, letter: char) -> Result<(&'a str, &'a str), Exit> {
     match text.split_once('=') {
         Some(pair) => Ok(pair),
         None => {

@@ -29,11 +29,11 @@ pub fn online(cx: &mut Cx, args: Vec<String>) -> Run {
     let pool = one_pool(cx, name)?;
     let mut code = 0;
     for device in devices {
-        if vdev::find(&pool, device).is_none() {
+        let Some((was, _)) = vdev::find(&pool, device) else {
             cx.err(format!("couldn't find device \"{device}\" in pool \"{name}\""));
             code = 1;
             continue;
-        }
+        };
         let action = format!("cannot {} {device}", if expand { "expand" } else { "online" });
         let Some(guid) = lookup_cache(cx, &pool, device, &action)? else {
             code = 1;
@@ -49,6 +49,14 @@ pub fn online(cx: &mut Cx, args: Vec<String>) -> Run {
                 VdevState::Faulted => "use 'zpool clear' to restore a faulted device",
                 _ => "use 'zpool replace' to replace devices that are no longer present",
             });
+            if expand {
+                let was_usable = matches!(was.stats.state, VdevState::Healthy | VdevState::Degraded);
+                let kind = if was_usable { "error" } else { "warning" };
+                cx.out.line(format!("{kind}: failed to expand usable space on unhealthy device '{device}'"));
+                if was_usable {
+                    return Ok(1);
+                }
+            }
         }
     }
     if code == 0 {

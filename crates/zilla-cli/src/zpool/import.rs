@@ -367,10 +367,9 @@ fn tell_rewound(cx: &mut Cx, name: &str, rewound: &Rewound, dry_run: bool) {
 /// The pool was not exported, and not by this host.
 fn force_required(candidate: &ImportCandidate) -> bool {
     let pool = &candidate.pool;
-    let active = pool.label_state == PoolLabelState::Active;
+    let exported = pool.label_state == PoolLabelState::Exported;
     candidate.mmp != MmpState::Inactive
-        || (active && pool.hostid != 0 && pool.hostid != pool.system_hostid)
-        || (pool.label_state == PoolLabelState::Destroyed)
+        || (!exported && pool.hostid != 0 && pool.hostid != pool.system_hostid)
 }
 
 fn foreign(candidate: &ImportCandidate) -> String {

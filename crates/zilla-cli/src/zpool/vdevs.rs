@@ -1,6 +1,6 @@
 //! `zpool add`, `attach`, `replace`, `detach` and `remove`: which devices a pool is made of.
 
-use super::create::{add_pool_prop, assignment, print_leaves, print_new, print_refusal};
+use super::create::{print_leaves, print_new, print_refusal};
 use super::vdevspec::{self, SpecError};
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
@@ -24,11 +24,16 @@ pub fn one_pool(cx: &mut Cx, name: &str) -> Result<PoolInfo, Exit> {
 
 /// The `ashift` of `-o`, the only property these commands take.
 fn ashift_option(cx: &mut Cx, props: &mut BTreeMap<String, String>, text: &str) -> Result<(), Exit> {
-    let (name, value) = assignment(cx, text, 'o')?;
+    let Some((name, value)) = text.split_once('=') else {
+        return cx.bad_usage("missing '=' for -o option");
+    };
     if name != "ashift" {
         return cx.print_usage();
     }
-    add_pool_prop(cx, props, name, value)
+    match props.insert(name.to_owned(), value.to_owned()) {
+        None => Ok(()),
+        Some(_) => cx.bad_usage("property 'ashift' specified multiple times"),
+    }
 }
 
 /// What `-o ashift` says, or else what the pool's property does.

@@ -583,6 +583,34 @@ pub struct DatasetRollback {
     pub force: bool,
 }
 
+/// What a volume would be: nothing is made.
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct VolumePlan {
+    /// Its pool.
+    pub pool: String,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes; None: what fits the pool.
+    pub block_size: Option<u64>,
+    pub copies: u64,
+}
+
+/// What it would be.
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct VolumePlanReply {
+    /// Bytes, whole blocks.
+    pub size: u64,
+    pub block_size: u64,
+    /// What it can take at most, bytes, and the property that reserves that.
+    pub reservation: u64,
+    pub reserved_by: String,
+    /// The block size that fits the pool, and what the least block takes on it, bytes.
+    pub fitting: u64,
+    pub least: u64,
+}
+
 /// `zilla zvol`: shows volumes as files, if that is not done yet. The reply is the directory.
 #[derive(Debug, Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize, Default)]
 pub struct VolumeFiles {}

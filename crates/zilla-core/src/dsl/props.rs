@@ -331,13 +331,16 @@ impl DslPool {
     }
 
     /// Why a dataset that is to be made below `parent` could not have these properties: asked
-    /// before it is made, so that what is refused leaves nothing behind.
+    /// before it is made, so that what is refused leaves nothing behind. `referenced`: what it
+    /// begins with.
     pub fn new_props_check(
         &self,
         parent: &Arc<DslDir>,
         name: &str,
         props: &[(String, Setting)],
+        referenced: u64,
     ) -> Result<()> {
+        self.settings_check(props)?;
         let number = |wanted: &str| {
             let value = props.iter().rev().find(|(n, _)| n == wanted).map(|(_, s)| s);
             match value {
@@ -345,29 +348,47 @@ impl DslPool {
                 _ => 0,
             }
         };
+        let limit = |name: &str| match number(name) {
+            0 => u64::MAX,
+            limit => limit,
+        };
+        // What the dataset reserves for itself counts toward what is reserved for it and its
+        // children.
+        let reserved = number("reservation").max(number("refreservation"));
+        if reserved > 0 && reserved > self.available(parent, false).min(limit("quota")) {
+            let what = format!("cannot create '{name}': size is greater than available space");
+            return Err(Error::os(Errno::NoSpc, what));
+        }
+        if number("refreservation").max(referenced) > limit("refquota") {
+            let what = format!("cannot create '{name}': it would be over its refquota");
+            return Err(Error::os(Errno::NoSpc, what));
+        }
+        Ok(())
+    }
+
+    /// Whether a file system uses no more than its own quotas let it.
+    pub fn is_within_quotas(&self, ds: &DslDataset) -> bool {
+        let (dir, own) = (ds.dir().phys(), ds.refquota.load(Ordering::Relaxed));
+        let within = |used: u64, limit: u64| limit == 0 || used <= limit;
+        within(dir.used_bytes, dir.quota) && within(ds.phys().referenced_bytes, own)
+    }
+
+    /// Why nothing could have these properties.
+    pub fn settings_check(&self, props: &[(String, Setting)]) -> Result<()> {
         for (prop, s) in props {
             if prop.len() >= crate::zap::ZAP_MAXNAMELEN {
                 return Err(Error::os(Errno::NameTooLong, format!("property name '{prop}' is too long")));
             }
             if let Setting::Local(v) = s {
-                self.feature_check(prop, v.as_u64().unwrap_or(0))?;
+                let value = v.as_u64().unwrap_or(0);
+                self.needs_version(version_of(prop, value))?;
+                self.feature_check(prop, value)?;
             }
             if let Setting::Local(v) | Setting::Received(v) = s
                 && v.stored().len() > crate::zap::ZAP_MAXVALUELEN
             {
                 return Err(Error::os(Errno::TooBig, format!("property value of '{prop}' is too long")));
             }
-        }
-        let quota = match number("quota") {
-            0 => u64::MAX,
-            quota => quota,
-        };
-        // What the dataset reserves for itself counts toward what is reserved for it and its
-        // children.
-        let reserved = number("reservation").max(number("refreservation"));
-        if reserved > 0 && reserved > self.available(parent, false).min(quota) {
-            let what = format!("cannot create '{name}': size is greater than available space");
-            return Err(Error::os(Errno::NoSpc, what));
         }
         Ok(())
     }

@@ -301,7 +301,8 @@ impl DslPool {
                     return refuse(Errno::Inval, "invalid stream (it cannot be received as a clone)");
                 }
                 if b.fromguid != 0 && origin.guid() != b.fromguid {
-                    return refuse(Errno::NoDev, format!("'{name}' is not what the stream starts from"));
+                    let what = format!("most recent snapshot of {} does not\nmatch incremental source", o.fs);
+                    return refuse(Errno::NoDev, what);
                 }
                 self.recv_redact_check(&origin, b, o)?;
                 if b.fromguid != 0 {
@@ -323,7 +324,7 @@ impl DslPool {
             }
             false => None,
         };
-        self.new_props_check(&parent, &o.fs, &o.settings)?;
+        self.new_props_check(&parent, &o.fs, &o.settings, 0)?;
         self.check_space(SpaceCheck::Normal)?;
         self.read_for_new(&parent, origin.as_ref()).await?;
         if let Some(origin) = &origin {

@@ -255,7 +255,11 @@ impl Metaslabs {
 
     /// Space that only the pool itself may use, so that a full pool can still free.
     pub fn slop(&self) -> u64 {
-        let space = self.class_stat(SpaceClass::Normal).dspace;
+        self.slop_of(self.class_stat(SpaceClass::Normal).dspace)
+    }
+
+    /// The same if there were so much space.
+    pub fn slop_of(&self, space: u64) -> u64 {
         let slop = (space >> 5).min(128 << 30);
         let embedded = self.class_stat(SpaceClass::EmbeddedLog).dspace;
         (slop - embedded.min(slop >> 1)).max((space >> 1).min(128 << 20))

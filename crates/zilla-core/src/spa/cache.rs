@@ -209,8 +209,10 @@ impl Spa {
             let _changing = self.changing.lock().await;
             leaf.offline.store(false, Ordering::Relaxed);
             leaf.offline_until_import.store(false, Ordering::Relaxed);
-            leaf.external_fault.store(false, Ordering::Relaxed);
-            self.reopen_cache(vdev).await;
+            // As with all devices, until it is cleared.
+            if leaf.state().0 != VdevState::Faulted {
+                self.reopen_cache(vdev).await;
+            }
         }
         self.write_cache_down().await?;
         Ok(leaf.state())

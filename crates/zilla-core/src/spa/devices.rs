@@ -80,7 +80,10 @@ impl Spa {
             leaf.fault(VdevAux::External).await;
         } else {
             leaf.offline.store(true, Ordering::Relaxed);
-            leaf.retire(VdevState::Offline).await;
+            // One that counts as broken is told to be that, until it is cleared.
+            if leaf.state().0 != VdevState::Faulted {
+                leaf.retire(VdevState::Offline).await;
+            }
         }
         tree.propagate();
         // At once: it may be back before anybody looks.
@@ -93,8 +96,9 @@ impl Spa {
         self.write_down().await
     }
 
-    /// Brings a device back. Its state afterwards says whether that went well. With `expand` its
-    /// top-level grows if it can.
+    /// Brings a device back that is offline or was away. Its state afterwards says whether that went
+    /// well: one that counts as broken does so until [`Self::clear`]. With `expand` its top-level
+    /// grows if it can.
     #[crate::boxed]
     pub async fn online(self: &Arc<Self>, guid: u64, expand: bool) -> Result<(VdevState, VdevAux)> {
         if let Some(vdev) = self.cache_vdev(guid) {
@@ -107,13 +111,10 @@ impl Spa {
         let leaf = self.leaf(guid)?;
         leaf.offline.store(false, Ordering::Relaxed);
         leaf.offline_until_import.store(false, Ordering::Relaxed);
-        leaf.external_fault.store(false, Ordering::Relaxed);
         leaf.unspare.store(false, Ordering::Relaxed);
-        if leaf.state().1 == VdevAux::External {
-            leaf.forgiven();
-        }
         // One that is in use stays so: it was perhaps only to be looked at again.
-        if !leaf.readable() || !leaf.writable() {
+        let faulty = leaf.state().0 == VdevState::Faulted;
+        if !faulty && (!leaf.readable() || !leaf.writable()) {
             self.bring_back(&leaf).await;
         }
         self.look_at_sizes().await;
@@ -158,8 +159,12 @@ impl Spa {
             leaf.unspare.store(true, Ordering::Relaxed);
             leaf.forgiven();
             self.diagnosis.lock().forget(leaf.guid(), self.ctx.env.now());
-            if !leaf.offline.load(Ordering::Relaxed) && leaf.state().0 < VdevState::Degraded {
-                self.bring_back(&leaf).await;
+            match leaf.offline.load(Ordering::Relaxed) {
+                false if leaf.state().0 < VdevState::Degraded => self.bring_back(&leaf).await,
+                true if leaf.state().0 == VdevState::Faulted => {
+                    leaf.set_unusable(VdevState::Offline, VdevAux::None);
+                }
+                _ => {}
             }
         }
         if guid.is_none() {

@@ -49,6 +49,8 @@ pub struct OpenOpts {
     pub readonly: bool,
     /// Open even if another host used it last, or it is not exported.
     pub force: bool,
+    /// Open even if it was destroyed.
+    pub destroyed: bool,
     pub host: Host,
     /// The host's number is made up: another host may have the same.
     pub unset_hostid: bool,
@@ -191,7 +193,7 @@ impl Spa {
 
     /// As of the newest uberblock that is not after `max`.
     async fn open_newest(env: &Env, found: &FoundPool, opts: OpenOpts, max: u64) -> Result<Arc<Spa>> {
-        if found.state == PoolState::Destroyed && !opts.force {
+        if found.state == PoolState::Destroyed && !opts.destroyed {
             return Err(Error::no_ent(format!("pool '{}' was destroyed", found.name)));
         }
         let (mut trusted, checkpoint) = Self::trusted_config(env, found, &opts, max).await?;

@@ -6,12 +6,13 @@
 //! synced, and at import.
 //!
 //! `allocating=off` is a top-level that gives out nothing any more, for one that is to be removed
-//! later. The space that it has free is taken from the pool's; where the others have not as much,
-//! and the pool's slop besides, it is refused, so that no txg runs out of space by it.
+//! later. The space that it has free is taken from the pool's; where the others then have less left
+//! than a pool of their size keeps for itself it is refused, so that no txg runs out of space by it.
 
 use super::Spa;
 use super::diagnosis::THRESHOLDS;
 use crate::error::{Errno, Error, Result};
+use crate::metaslab::SpaceClass;
 use crate::spa::Refusal;
 use crate::txg::Tx;
 use crate::vdev::{Top, Vdev};
@@ -121,8 +122,10 @@ impl Spa {
         }
         let stat = self.metaslabs.vdev_stat(top.id)?;
         let free = if normal(top) { stat.dspace.saturating_sub(stat.dalloc) } else { 0 };
-        let rest = self.dsl.available(&self.dsl.root_dir(), false).saturating_sub(free);
-        if rest < self.metaslabs.slop() {
+        // What is left on the others must be what the pool keeps for itself, as in a full pool.
+        let space = self.metaslabs.class_stat(SpaceClass::Normal).dspace.saturating_sub(free);
+        let rest = self.dsl.available(&self.dsl.root_dir(), false) + self.metaslabs.slop();
+        if rest.saturating_sub(free) < self.metaslabs.slop_of(space) {
             return Err(Error::os(Errno::NoSpc, "the other vdevs have too little space left"));
         }
         Ok(())

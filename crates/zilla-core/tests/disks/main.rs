@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use zilla_core::error::{Errno, Error};
 use zilla_core::spa::{Attach, CreateOpts, Host, OpenOpts, Spa, discover};
-use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind, VdevState};
+use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevAux, VdevKind, VdevState};
 use zilla_core::zpl::{Cred, FsProps, NewFile, Unlimited, Zfs};
 use zilla_env::{Env, real_env};
 use zilla_ondisk::enums::{PoolState, ScanFunc, ScanState};
@@ -293,6 +293,40 @@ fn online_and_restart_give_a_disk_what_it_missed() {
 }
 
 #[test]
+fn a_disk_that_was_called_faulty_is_so_until_it_is_cleared() {
+    let w = World::new();
+    w.env.clone().block_on(async {
+        let mut spa = w.create(RAIDZ1, &["a", "b", "c"]).await;
+        let b = guid(&spa, &w.path("b"));
+        let state = |spa: &Spa| spa.tree().find(b).unwrap().state();
+        for lasting in [true, false] {
+            spa.offline(b, !lasting, true).await.unwrap();
+            w.put(&spa, 0..10).await;
+            let faulted = (VdevState::Faulted, VdevAux::External);
+            assert_eq!(spa.online(b, false).await.unwrap(), faulted);
+            spa.reopen().await.unwrap();
+            assert_eq!(state(&spa), faulted);
+            // Taken offline besides.
+            spa.offline(b, !lasting, false).await.unwrap();
+            assert_eq!(state(&spa), faulted);
+            spa.clear(Some(b)).await.unwrap();
+            assert_eq!(state(&spa).0, VdevState::Offline);
+            spa.offline(b, !lasting, true).await.unwrap();
+            assert_eq!(spa.online(b, false).await.unwrap(), faulted);
+            if lasting {
+                spa = w.turn(spa).await;
+                assert_eq!(state(&spa), faulted);
+            }
+            spa.clear(Some(b)).await.unwrap();
+            assert_eq!(state(&spa).0, VdevState::Healthy);
+            w.whole(&spa).await;
+        }
+        w.export(spa).await;
+        w.without_each(&["a", "b", "c"], 10).await;
+    });
+}
+
+#[test]
 fn a_single_disk_becomes_a_mirror_and_one_again() {
     let w = World::new();
     w.env.clone().block_on(async {
@@ -376,7 +410,9 @@ fn what_is_being_replaced_is_not_counted_on_when_others_are_called_faulty() {
         for name in ["a", "b", "c", "n"] {
             spa.online(guid(&spa, &w.path(name)), false).await.unwrap();
         }
-        assert_eq!(state("b"), VdevState::Healthy);
+        assert_eq!([state("a"), state("b")], [VdevState::Faulted, VdevState::Degraded], "until cleared");
+        spa.clear(None).await.unwrap();
+        assert_eq!([state("a"), state("b")], [VdevState::Healthy; 2]);
         w.whole(&spa).await;
         assert_eq!(shape(&spa), "raidz(a b c d n)");
         w.check(&spa, 0..20).await;

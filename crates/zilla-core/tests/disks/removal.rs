@@ -54,6 +54,41 @@ fn state(spa: &Arc<Spa>) -> u64 {
 }
 
 #[test]
+fn a_disk_of_a_small_pool_gives_out_nothing_more_if_the_others_have_room() {
+    let w = World::new();
+    w.env.clone().block_on(async {
+        let spa = w.create(VdevKind::File, &["a"]).await;
+        let more = TopSpec {
+            kind: VdevKind::File,
+            leaves: vec![w.leaf("b")],
+            is_log: false,
+            bias: None,
+            ashift: Some(9),
+        };
+        spa.add_vdevs(&PoolSpec { tops: vec![more], ..PoolSpec::default() }).await.unwrap();
+        let a = guid(&spa, &w.path("a"));
+        w.put(&spa, 0..10).await;
+        spa.set_allocating(a, false).await.unwrap();
+        let on_a = spa.metaslabs.vdev_stat(0).unwrap().alloc;
+        w.put(&spa, 10..60).await;
+        assert!(spa.metaslabs.vdev_stat(0).unwrap().alloc <= on_a);
+        assert!(spa.set_allocating(guid(&spa, &w.path("b")), false).await.is_err(), "the last one");
+        w.check(&spa, 0..60).await;
+        // What lies on it could not be copied by a pool that has no room.
+        spa.set_allocating(a, true).await.unwrap();
+        let mut n = 60;
+        while spa.dsl.available(&spa.dsl.root_dir(), false) > 12 << 20 {
+            w.put(&spa, n..n + 10).await;
+            n += 10;
+        }
+        let full = spa.set_allocating(a, false).await.unwrap_err();
+        assert!(full.is(Errno::NoSpc), "{full}");
+        w.check(&spa, 0..n).await;
+        w.export(spa).await;
+    });
+}
+
+#[test]
 fn a_disk_leaves_and_everything_reads_without_it() {
     let w = World::new();
     w.env.clone().block_on(async move {

@@ -107,6 +107,7 @@ impl Engine {
             | Asked::PoolSync(_)
             | Asked::PoolWait(_)
             | Asked::DatasetByPath(_)
+            | Asked::VolumePlan(_)
             | Asked::DatasetWait(_)
             | Asked::MountList(_)
             | Asked::SnapshotHolds(_)

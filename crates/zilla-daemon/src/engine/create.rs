@@ -68,6 +68,11 @@ impl Serves<PoolCreate> for Engine {
             fail_mode(value)?;
         }
         let _held = self.check_devices(&r.vdevs, r.force).await?;
+        let special = r.vdevs.tops.iter().any(|t| t.class == AllocClass::Special);
+        if !special && r.fs_properties.contains_key("special_small_blocks") {
+            let what = "special_small_blocks property requires a special vdev";
+            return Err(ApiError::with(ErrorCode::BadProp, what));
+        }
         let spec = pool_spec(&r.vdevs, ashift);
         let opts = CreateOpts {
             name: name.clone(),

@@ -19,7 +19,8 @@ use zilla::tree::DatasetRef;
 use zilla::{Maker, VolumeShape, auto, number, volume_size_check};
 use zilla_control::props::{self, Types, naming};
 use zilla_control::types::{
-    DatasetClone, DatasetCreate, DatasetInherit, DatasetSet, MountedReply, ShareProtocol, VolumeSpec,
+    DatasetClone, DatasetCreate, DatasetInherit, DatasetSet, MountedReply, ShareProtocol, VolumePlan,
+    VolumePlanReply, VolumeSpec,
 };
 use zilla_control::{ApiError, Caller, ErrorCode};
 
@@ -139,11 +140,33 @@ impl Engine {
         crypt: NewCrypt,
     ) -> Answer<()> {
         let block_size = volume.block_size.or(number(&settings, "volblocksize"));
+        let block_size = block_size.unwrap_or_else(|| pool.zilla.volume_block_size());
         let bad = |e: Error| ApiError::with(ErrorCode::BadProp, e.to_string());
         volume_size_check(volume.size, block_size).map_err(bad)?;
-        let shape = VolumeShape { size: volume.size, block_size, sparse: volume.sparse };
+        let shape = VolumeShape { size: volume.size, block_size: Some(block_size), sparse: volume.sparse };
         let maker = maker(caller);
         pool.zilla.make_volume(name, &maker, shape, settings, crypt).await.map_err(of_dataset)
+    }
+}
+
+impl Serves<VolumePlan> for Engine {
+    async fn serve(&self, _: &Caller, r: VolumePlan) -> Answer<VolumePlanReply> {
+        let pool = self.pool_of(&r.pool)?;
+        let fitting = pool.zilla.volume_block_size();
+        let block_size = r.block_size.unwrap_or(fitting);
+        props::parse_dataset_prop("volblocksize", &block_size.to_string(), props::VOL, true, None)?;
+        let size = r.size.checked_next_multiple_of(block_size).ok_or_else(|| {
+            let what = format!("bad volume size '{}': numeric value is too large", r.size);
+            ApiError::with(ErrorCode::BadProp, what)
+        })?;
+        Ok(VolumePlanReply {
+            size,
+            block_size,
+            reservation: pool.zilla.volume_reservation(size, block_size, r.copies.max(1)),
+            reserved_by: pool.zilla.volume_reserved_by().to_owned(),
+            fitting,
+            least: pool.zilla.least_allocation(),
+        })
     }
 }
 

@@ -226,6 +226,7 @@ impl Serves<PoolImport> for Engine {
         let opts = OpenOpts {
             readonly,
             force: r.force,
+            destroyed: r.destroyed,
             missing_log: r.missing_log,
             name: r.new_name.clone(),
             temporary_name: r.temporary_name,

@@ -62,6 +62,7 @@ mod moved;
 mod names;
 mod nesting;
 mod notify;
+mod onto;
 mod opening;
 mod outside;
 mod parameters;

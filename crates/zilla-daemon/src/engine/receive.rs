@@ -12,10 +12,11 @@ use super::access::{is_mounted, mounts_by_itself, not_by_itself, who};
 use super::errors::{Answer, of, of_dataset};
 use super::follow::is_below;
 use super::followkeys::RawKeys;
+use super::onto::{is_resumed, makes_new};
 use super::pool::Pool;
 use super::received::{check_names, settings};
 use super::streams::{Reader, Told};
-use super::{Engine, Serves};
+use super::{Engine, Serves, onto};
 use futures_util::stream::{StreamExt, iter};
 use std::sync::Arc;
 use zilla::error::{Errno, Error};
@@ -26,7 +27,7 @@ use zilla_control::props::{self, naming};
 use zilla_control::types::{ReceiveAbort, StreamReceive};
 use zilla_control::{ApiError, Caller, ErrorCode};
 use zilla_ondisk::enums::ObjsetType;
-use zilla_ondisk::stream::{Begin, DMU_COMPOUNDSTREAM, Record, feature};
+use zilla_ondisk::stream::{Begin, DMU_COMPOUNDSTREAM, Record};
 use zilla_ondisk::{NvList, NvValue};
 
 /// Tags of a snapshot that are put on it in one txg, whoever sent how many.
@@ -36,6 +37,8 @@ const HELD_TOGETHER: usize = 256;
 pub(super) struct Part<'a> {
     pub r: &'a StreamReceive,
     pub begin: Begin,
+    /// The snapshot that `-o origin=` names, which is said of the first stream that comes.
+    pub origin: Option<&'a str>,
     /// `fs@snap`
     pub target: String,
     /// What the package says of its dataset.
@@ -47,13 +50,18 @@ pub(super) struct Part<'a> {
     pub recursive: bool,
 }
 
+impl Part<'_> {
+    /// The dataset that it goes into.
+    pub fn fs_name(&self) -> &str {
+        self.target.split('@').next().unwrap_or_default()
+    }
+}
+
 pub(super) fn refuse(part: &Part<'_>, why: &str) -> ApiError {
-    let volume = u64::from(part.begin.objset_type) == ObjsetType::Zvol.number();
-    let kind = match (part.begin.features() & feature::RESUMING != 0, part.begin.fromguid != 0, part.new) {
-        (true, ..) => "resume",
-        (_, true, _) => "incremental",
-        (_, _, true) if volume => "new volume",
-        _ => "new filesystem",
+    let kind = match (is_resumed(&part.begin), makes_new(&part.begin, part.origin)) {
+        (true, _) => "resume",
+        (_, true) => "new filesystem",
+        _ => "incremental",
     };
     ApiError::with(ErrorCode::Stream, format!("cannot receive {kind} stream: {why}"))
 }
@@ -120,13 +128,21 @@ impl Serves<StreamReceive> for Engine {
         if r.heal {
             super::heal::check_options(&r)?;
         }
+        let missing = |what: &str, name: &str| {
+            let what = format!("cannot receive: specified {what} ({name}) does not exist");
+            ApiError::with(ErrorCode::Stream, what)
+        };
         if (r.keep_path || r.keep_last) && !r.target.contains('@') {
             match pool.zilla.by_name(&r.target).await {
                 Ok(_) => {}
-                Err(e) if e.is(Errno::NoEnt) => {
-                    let what = format!("cannot receive: specified fs ({}) does not exist", r.target);
-                    return Err(ApiError::with(ErrorCode::Stream, what));
-                }
+                Err(e) if e.is(Errno::NoEnt) => return Err(missing("fs", &r.target)),
+                Err(e) => return Err(of_dataset(e)),
+            }
+        }
+        if let Some(origin) = &r.origin {
+            match pool.zilla.by_name(origin).await {
+                Ok(_) => {}
+                Err(e) if e.is(Errno::NoEnt) => return Err(missing("origin fs", origin)),
                 Err(e) => return Err(of_dataset(e)),
             }
         }
@@ -162,7 +178,8 @@ impl Engine {
         };
         check_features(&first).map_err(plain)?;
         if first.header_type() != DMU_COMPOUNDSTREAM {
-            return self.receive_one(pool, caller, r, first, &payload, &mut reader, None, told).await;
+            let origin = r.origin.as_deref();
+            return self.receive_one(pool, caller, r, first, &payload, &mut reader, None, origin, told).await;
         }
         let list = match payload.is_empty() {
             true => NvList::new(),
@@ -180,13 +197,15 @@ impl Engine {
         }
         // By the names that the datasets have in the stream.
         let mut keys = RawKeys::new();
+        let mut origin = r.origin.as_deref();
         loop {
             match reader.begin().await.map_err(plain)? {
                 Some((Record::Begin(b), payload)) => {
                     if let Some(key) = raw_key(&b, &payload).map_err(plain)? {
                         keys.insert(b.toname.split('@').next().unwrap_or_default().to_owned(), key);
                     }
-                    self.receive_one(pool, caller, r, b, &payload, &mut reader, Some((&first, &list)), told)
+                    let package = Some((&first, &list));
+                    self.receive_one(pool, caller, r, b, &payload, &mut reader, package, origin.take(), told)
                         .await?;
                 }
                 Some((Record::End(_), _)) if !keys.is_empty() && !r.dry_run && !r.heal => {
@@ -212,6 +231,7 @@ impl Engine {
         payload: &bytes::Bytes,
         reader: &mut RecordReader<'_>,
         package: Option<(&Begin, &NvList)>,
+        origin: Option<&str>,
         told: &Told,
     ) -> Answer<()> {
         let top = package.and_then(|(b, _)| b.toname.split('@').next());
@@ -233,6 +253,7 @@ impl Engine {
         let part = Part {
             r,
             begin,
+            origin,
             target: target.clone(),
             fs: fs_list,
             new: head.is_none(),
@@ -240,7 +261,6 @@ impl Engine {
             recursive: package.is_some_and(|(_, list)| !list.contains("not_recursive")),
         };
         let volume = u64::from(part.begin.objset_type) == ObjsetType::Zvol.number();
-        let resuming = part.begin.features() & feature::RESUMING != 0;
         if r.heal {
             return self.heal(pool, &part, reader, told).await;
         }
@@ -251,34 +271,17 @@ impl Engine {
                 }
                 return self.pass_over(&part, reader).await;
             }
-            // What is to take the place of the dataset lies beside it so far.
-            let replaces = match part.begin.fromguid == 0 && resuming {
-                true => {
-                    pool.zilla.partly_received(&fs).await.map_err(of_dataset)?.is_some_and(|p| p.name() != fs)
-                }
-                false => false,
-            };
-            if replaces && !r.force {
-                let what = format!("destination '{fs}' exists\nmust specify -F to overwrite it");
-                return Err(refuse(&part, &what));
-            }
-            if part.begin.fromguid == 0 && !resuming {
-                let snaps = head.snapshots().await.map_err(of_dataset)?;
-                if !r.force {
-                    let what = format!("destination '{fs}' exists\nmust specify -F to overwrite it");
-                    return Err(refuse(&part, &what));
-                }
-                if let Some(s) = snaps.first() {
-                    let what = format!(
-                        "destination has snapshots (eg. {})\nmust destroy them to overwrite it",
-                        s.name()
-                    );
-                    return Err(refuse(&part, &what));
-                }
-            }
-        } else if part.begin.fromguid != 0 && !resuming && !is_clone(&part.begin) && r.origin.is_none() {
-            return Err(refuse(&part, &format!("destination '{fs}' does not exist")));
         }
+        let found = match is_clone(&part.begin) && origin.is_none() && !is_resumed(&part.begin) {
+            true => Some(self.found_origin(pool, &part).await?),
+            false => None,
+        };
+        if r.verbose {
+            let told_of = |how: &str, name: &str| told.out(format!("{how} clone origin {name}"));
+            origin.into_iter().for_each(|name| told_of("using provided", name));
+            found.iter().for_each(|name| told_of("found", name));
+        }
+        onto::check(pool, &part, head.as_ref()).await?;
         let verb = if part.begin.fromguid != 0 { "incremental" } else { "full" };
         if r.verbose {
             let how = if r.dry_run { "would receive" } else { "receiving" };
@@ -292,19 +295,7 @@ impl Engine {
         if head.is_none() && r.keep_path {
             self.create_parents(caller, pool, &fs, r.no_mount || !caller.owner).await?;
         }
-        let origin = match (&r.origin, &head) {
-            (Some(name), None) => Some(name.clone()),
-            (None, None) if part.begin.fromguid != 0 => {
-                match pool.zilla.by_guid(part.begin.fromguid, &fs).await.map_err(of_dataset)? {
-                    Some(name) => Some(name),
-                    None => {
-                        let what = format!("local origin for clone {target} does not exist");
-                        return Err(refuse(&part, &what));
-                    }
-                }
-            }
-            _ => None,
-        };
+        let origin = origin.map(str::to_owned).or(found).filter(|_| head.is_none());
         if let Some(origin) = &origin {
             self.judge_origin(caller, pool, origin).await?;
         }
@@ -406,6 +397,13 @@ impl Engine {
                 told.err(format!("cannot hold '{}' under '{tag}': {e}", part.target));
             }
         }
+    }
+
+    /// The snapshot here that a clone's stream starts from.
+    async fn found_origin(&self, pool: &Pool, part: &Part<'_>) -> Answer<String> {
+        let found = pool.zilla.by_guid(part.begin.fromguid, part.fs_name()).await.map_err(of_dataset)?;
+        let what = || format!("cannot receive: local origin for clone {} does not exist", part.target);
+        found.ok_or_else(|| ApiError::with(ErrorCode::Stream, what()))
     }
 
     /// Whether a package's snapshot was received before.

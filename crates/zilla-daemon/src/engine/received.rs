@@ -8,6 +8,7 @@ use super::Engine;
 use super::datasets::{CRYPTO, Settled, typed};
 use super::errors::Answer;
 use super::keys::Turn;
+use super::onto::{is_resumed, makes_new};
 use super::pool::Pool;
 use super::receive::{Part, is_clone, refuse};
 use super::streams::Told;
@@ -71,7 +72,7 @@ pub(super) fn settings(
     told: &Told,
 ) -> Answer<(Settled, Settled)> {
     let types = if volume { props::VOL } else { props::FS };
-    let fs = part.target.split('@').next().unwrap_or_default();
+    let fs = part.fs_name();
     let applies = |name: &str| {
         props::is_user_prop(name) || props::dataset_prop(name).is_some_and(|p| p.applies_to(types))
     };
@@ -128,8 +129,7 @@ impl Engine {
     /// a package `-o` is said of the first dataset, and those below inherit from it.
     pub(super) async fn received_crypt(&self, pool: &Pool, part: &Part<'_>) -> Answer<NewCrypt> {
         let (r, b, recursive) = (part.r, &part.begin, part.recursive);
-        let resuming = b.features() & feature::RESUMING != 0;
-        let whole = (b.fromguid == 0 || is_clone(b) || r.origin.is_some()) && !resuming;
+        let whole = makes_new(b, part.origin) && !is_resumed(b);
         let raw = b.features() & feature::RAW != 0;
         let (mut said, mut asked) = (false, false);
         for name in CRYPTO {
@@ -159,13 +159,13 @@ impl Engine {
                         unencrypted one with an encrypted one";
             return Err(refuse(part, what));
         }
-        if asked && (is_clone(b) || r.origin.is_some()) {
+        if asked && (is_clone(b) || part.origin.is_some()) {
             return Err(refuse(part, "Encryption properties must inherit from origin dataset."));
         }
         let words = r.set.iter().filter(|(name, _)| CRYPTO.contains(&name.as_str()));
         let mut words: BTreeMap<String, String> =
             words.map(|(name, value)| (name.clone(), value.clone())).collect();
-        let fs = part.target.split('@').next().unwrap_or_default();
+        let fs = part.fs_name();
         let above = pool.encrypted_above(fs).await;
         let prompts =
             words.contains_key("keyformat") && words.get("keylocation").is_none_or(|l| l == "prompt");

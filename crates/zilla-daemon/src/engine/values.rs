@@ -263,10 +263,11 @@ impl Pool {
     ) -> Result<Option<PropValue>> {
         let stat = |n: u64| Some(PropValue::new(n.to_string(), Source::None));
         let word = |w: &str| Some(PropValue::new(w, Source::None));
-        // Not the default, so set here: these are kept where they are counted.
+        // These are kept where they are counted too, and old pools have some only there.
         let own = |n: u64| {
-            let from = if n == 0 { Source::Default } else { Source::Local };
-            Some(PropValue::new(n.to_string(), from))
+            let unsaid = if n == 0 { Source::Default } else { Source::Local };
+            let said = settings.get(desc).unwrap_or_else(|| PropValue::new("", unsaid));
+            Some(PropValue { value: n.to_string(), ..said })
         };
         if let Some(on) = self.temporary(&i.name, desc.name, settings) {
             return Ok(Some(PropValue::new(if on { "on" } else { "off" }, Source::Temporary)));
