@@ -93,6 +93,7 @@ fn what_a_dataset_cannot_be_made_with_leaves_nothing_behind() {
     }
     let world = World::new();
     let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    world.zfs("set compression=off tank").ok();
     fs::write(pool.root().join("f"), vec![7; 1 << 20]).expect("write");
     world.zfs("snapshot tank@s").ok();
     let long = "x".repeat(9000);

@@ -19,6 +19,40 @@ fn create(world: &World, options: &str, name: &str) -> String {
     paths.join(" ")
 }
 
+/// As OpenZFS 2.3.9 has it: what is the default is told to be that, whoever said it; a text that
+/// somebody set is his, also where it is empty.
+#[test]
+fn a_property_says_who_set_it() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, SIZE, &[]);
+    let shown = |what: &str| world.zpool(&format!("get -H -o value,source {what} tank")).ok();
+    assert_eq!(shown("comment,compatibility"), "-\tdefault\noff\tdefault\n");
+    for (set, told) in [
+        ("comment=hello", "hello\tlocal\n"),
+        ("comment=", "\tlocal\n"),
+        ("autotrim=on", "on\tlocal\n"),
+        ("autotrim=off", "off\tdefault\n"),
+        ("failmode=wait", "wait\tdefault\n"),
+        ("ashift=9", "9\tlocal\n"),
+        ("ashift=0", "0\tdefault\n"),
+        ("dedup_table_quota=auto", "auto\tdefault\n"),
+        ("compatibility=off", "off\tlocal\n"),
+    ] {
+        world.zpool(&format!("set {set} tank")).ok();
+        assert_eq!(shown(set.split('=').next().unwrap()), told, "{set}");
+    }
+    pool.export();
+    pool.import();
+    assert_eq!(shown("comment,compatibility"), "\tlocal\noff\tlocal\n");
+    for name in ["unsupported@x", "feature@x"] {
+        assert_eq!(world.zpool(&format!("get {name} tank")).ok(), "", "{name}");
+    }
+    pool.judge();
+}
+
 #[test]
 fn a_pool_gets_another_guid_and_keeps_all_else() {
     if !can(&[Need::Fuse, Need::Zdb]) {

@@ -4,9 +4,10 @@ use super::select::Selection;
 use super::share;
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
+use crate::fmt::poolprop;
 use std::collections::BTreeMap;
 use zilla_control::props::{self, PropAttr, naming::pool_of, types_of};
-use zilla_control::types::{DatasetInherit, DatasetKind, DatasetSet, PoolInfo, PoolQuery};
+use zilla_control::types::{DatasetInherit, DatasetKind, DatasetSet, PoolQuery};
 
 const DATASETS: &[DatasetKind] = &[DatasetKind::Filesystem, DatasetKind::Volume, DatasetKind::Snapshot];
 
@@ -37,7 +38,7 @@ pub fn warn_special(cx: &mut Cx, pool: &str, set: &BTreeMap<String, String>) -> 
     let query = PoolQuery { names: vec![pool.to_owned()], properties: true, ..PoolQuery::default() };
     let Ok(pools) = cx.call(&query)? else { return Ok(()) };
     let has =
-        |p: &PoolInfo| p.properties.get("feature@allocation_classes").is_some_and(|f| f.value == "active");
+        |p| poolprop::get(p, "feature@allocation_classes", true).is_some_and(|state| state.value == "active");
     if pools.iter().any(|p| !has(p)) {
         cx.err("special_small_blocks: property requires a special device in the pool");
     }

@@ -147,15 +147,15 @@ pub fn print_pools(
         for entry in entries {
             if let Some(value) = poolprop::get(pool, &entry.name, literal) {
                 rows.push(GetRow { name: pool.name.clone(), property: entry.name.clone(), value });
-            } else if !entry.from_all && entry.desc.is_none() {
-                let source = match zilla_control::props::is_user_prop(&entry.name) {
-                    true => zilla_control::types::Source::Default,
-                    false => zilla_control::types::Source::None,
-                };
-                let value = zilla_control::types::PropValue::new("-", source);
+            } else if !entry.from_all && zilla_control::props::is_user_prop(&entry.name) {
+                let value = zilla_control::types::PropValue::new("-", zilla_control::types::Source::Default);
                 rows.push(GetRow { name: pool.name.clone(), property: entry.name.clone(), value });
             }
         }
+    }
+    // Of a feature that a pool does not know there is no row, and no heading of none.
+    if rows.is_empty() {
+        return String::new();
     }
     let names: Vec<&str> = pools.iter().map(|p| p.name.as_str()).collect();
     table(&rows, &names, entries, scripted, columns)

@@ -112,8 +112,9 @@ impl Spa {
         leaf.offline.store(false, Ordering::Relaxed);
         leaf.offline_until_import.store(false, Ordering::Relaxed);
         leaf.unspare.store(false, Ordering::Relaxed);
-        // One that is in use stays so: it was perhaps only to be looked at again.
-        let faulty = leaf.state().0 == VdevState::Faulted;
+        // One that is in use stays so: it was perhaps only to be looked at again. What was given up
+        // because it did not answer may answer now.
+        let faulty = leaf.state().0 == VdevState::Faulted && !leaf.is_hung();
         if !faulty && (!leaf.readable() || !leaf.writable()) {
             self.bring_back(&leaf).await;
         }

@@ -71,11 +71,11 @@ impl Spa {
         self.state.lock().compatibility.clone()
     }
 
-    /// Changes which sets of features the pool is kept to; `off` and nothing are the same. On disk
-    /// with the txg that is open.
+    /// Changes which sets of features the pool is kept to; `off`: none. On disk with the txg that
+    /// is open.
     pub fn set_compatibility(&self, sets: &str) {
         self.ctx.note_internal(self.ctx.txgs.open(), "set", format!("compatibility={sets}"));
-        self.state.lock().compatibility = Some(sets.to_owned()).filter(|s| !s.is_empty() && s != "off");
+        self.state.lock().compatibility = Some(sets.to_owned()).filter(|s| !s.is_empty());
         self.config_dirty.store(true, Ordering::Release);
     }
 

@@ -209,11 +209,10 @@ impl Spa {
     pub fn comment(&self) -> Option<String> {
         self.state.lock().comment.clone()
     }
-    /// Changes what the configuration says of the pool; empty takes it away. On disk with the txg
-    /// that is open.
+    /// Changes what the configuration says of the pool. On disk with the txg that is open.
     pub fn set_comment(&self, comment: &str) {
         self.ctx.note_internal(self.ctx.txgs.open(), "set", format!("comment={comment}"));
-        self.state.lock().comment = Some(comment.to_owned()).filter(|c| !c.is_empty());
+        self.state.lock().comment = Some(comment.to_owned());
         self.config_dirty.store(true, Ordering::Release);
     }
     /// The list of frees that the next txg does, for checks.

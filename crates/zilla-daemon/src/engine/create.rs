@@ -108,7 +108,7 @@ impl Serves<PoolCreate> for Engine {
         let outward = Outward {
             version,
             properties,
-            compatibility: r.properties.get("compatibility").filter(|sets| *sets != "off").cloned(),
+            compatibility: r.properties.get("compatibility").cloned(),
             disk_name: r.temporary_name.is_some().then(|| r.name.clone()),
             spares: self.spare_specs(&r.vdevs).await,
         };

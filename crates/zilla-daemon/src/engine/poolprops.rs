@@ -88,13 +88,16 @@ impl Engine {
                     PropValue::new("auto", Source::Default)
                 }
                 _ if !desc.visible => continue,
-                name => match stored.get(name) {
-                    Some(text) => PropValue::new(text.as_str(), Source::Local),
-                    None => {
-                        let text = desc.default_value().filter(|t| !t.is_empty());
-                        PropValue::new(text.unwrap_or_else(|| "-".to_owned()), Source::Default)
+                name => {
+                    let default = desc.default_value().filter(|t| !t.is_empty());
+                    match stored.get(name) {
+                        // As in OpenZFS what is the default is told to be that, whoever said it.
+                        Some(text) if default.as_ref() != Some(text) => {
+                            PropValue::new(text.as_str(), Source::Local)
+                        }
+                        _ => PropValue::new(default.unwrap_or_else(|| "-".to_owned()), Source::Default),
                     }
-                },
+                }
             };
             all.insert(desc.name.to_owned(), value);
         }
