@@ -342,6 +342,21 @@ fn each_of(devices: &Devices, f: &dyn Fn(&FaultyDevice)) {
     devices.lock().unwrap().iter().filter_map(Weak::upgrade).for_each(|d| f(&d));
 }
 
+/// A crash at this moment: `to` is the disk with what was flushed. (A txg may be on its way: nothing
+/// more of it comes to the disk, for the disk would have lost a part of it.)
+fn copy_of_flushed(devices: &Devices, from: &Path, to: &Path) {
+    each_of(devices, &|d| {
+        d.add(Rule::new(Ops::Writes, Fault::Hang));
+        d.add(Rule::new(Ops::Flushes, Fault::Hang));
+        d.lose_unflushed();
+    });
+    std::fs::copy(from, to).unwrap();
+    each_of(devices, &|d| {
+        d.clear();
+        d.release_hung();
+    });
+}
+
 async fn until_suspended(env: &Env, spa: &Spa) {
     while spa.suspended().is_none() {
         env.sleep(Duration::from_millis(5)).await;
@@ -406,9 +421,7 @@ fn outage(fault: impl Fn(&FaultyDevice) + Sync) {
             check_pool(&spa, CheckOpts { every_copy: true }).await.unwrap()
         };
         assert!(report.findings.is_empty(), "{:?}", report.findings);
-        // A crash now: what was flushed is all there is.
-        lose();
-        std::fs::copy(dir.path().join("d0"), copy.path().join("d0")).unwrap();
+        copy_of_flushed(&devices, &dir.path().join("d0"), &copy.path().join("d0"));
         drop((file, other, zfs));
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
@@ -544,10 +557,7 @@ fn after_a_failed_flush_what_the_next_txg_had_written_is_written_again() {
         sync.await.unwrap();
         fsync.await.unwrap();
         spa.sync().await.unwrap();
-        each(&|d| {
-            d.lose_unflushed();
-        });
-        std::fs::copy(dir.path().join("d0"), copy.path().join("d0")).unwrap();
+        copy_of_flushed(&devices, &dir.path().join("d0"), &copy.path().join("d0"));
         drop((file, other, zfs));
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });

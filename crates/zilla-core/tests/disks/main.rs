@@ -299,9 +299,9 @@ fn a_disk_that_was_called_faulty_is_so_until_it_is_cleared() {
         let mut spa = w.create(RAIDZ1, &["a", "b", "c"]).await;
         let b = guid(&spa, &w.path("b"));
         let state = |spa: &Spa| spa.tree().find(b).unwrap().state();
-        for lasting in [true, false] {
+        for (lasting, files) in [(true, 0..10), (false, 10..20)] {
             spa.offline(b, !lasting, true).await.unwrap();
-            w.put(&spa, 0..10).await;
+            w.put(&spa, files).await;
             let faulted = (VdevState::Faulted, VdevAux::External);
             assert_eq!(spa.online(b, false).await.unwrap(), faulted);
             spa.reopen().await.unwrap();
@@ -322,7 +322,7 @@ fn a_disk_that_was_called_faulty_is_so_until_it_is_cleared() {
             w.whole(&spa).await;
         }
         w.export(spa).await;
-        w.without_each(&["a", "b", "c"], 10).await;
+        w.without_each(&["a", "b", "c"], 20).await;
     });
 }
 
