@@ -342,8 +342,8 @@ fn each_of(devices: &Devices, f: &dyn Fn(&FaultyDevice)) {
     devices.lock().unwrap().iter().filter_map(Weak::upgrade).for_each(|d| f(&d));
 }
 
-/// A crash at this moment: `to` is the disk with what was flushed. (A txg may be on its way: nothing
-/// more of it comes to the disk, for the disk would have lost a part of it.)
+/// A crash at this moment: `to` is the disk with what was flushed. (A txg may be on its way:
+/// nothing more of it comes to the disk, for the disk would have lost a part of it.)
 fn copy_of_flushed(devices: &Devices, from: &Path, to: &Path) {
     each_of(devices, &|d| {
         d.add(Rule::new(Ops::Writes, Fault::Hang));
