@@ -97,8 +97,8 @@ impl Spa {
     }
 
     /// Brings a device back that is offline or was away. Its state afterwards says whether that
-    /// went well: one that counts as broken does so until [`Self::clear`]. With `expand` its top-level
-    /// grows if it can.
+    /// went well: one that counts as broken does so until [`Self::clear`]. With `expand` its
+    /// top-level grows if it can.
     #[crate::boxed]
     pub async fn online(self: &Arc<Self>, guid: u64, expand: bool) -> Result<(VdevState, VdevAux)> {
         if let Some(vdev) = self.cache_vdev(guid) {

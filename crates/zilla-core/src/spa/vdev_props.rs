@@ -6,8 +6,9 @@
 //! synced, and at import.
 //!
 //! `allocating=off` is a top-level that gives out nothing any more, for one that is to be removed
-//! later. The space that it has free is taken from the pool's; where the others then have less
-//! left than a pool of their size keeps for itself it is refused, so that no txg runs out of space by it.
+//! later. The space that it has free is taken from the pool's; where the others then have less left
+//! than a pool of their size keeps for itself it is refused, so that no txg runs out of space by
+//! it.
 
 use super::Spa;
 use super::diagnosis::THRESHOLDS;
