@@ -32,7 +32,7 @@ pub fn parse_prop(cx: &mut Cx, props: &mut BTreeMap<String, String>, text: &str)
 /// Warns of what has an effect only where the pool has special devices.
 pub fn warn_special(cx: &mut Cx, pool: &str, set: &BTreeMap<String, String>) -> Result<(), Exit> {
     // Of what is no number nothing else is said than that.
-    if !set.get("special_small_blocks").is_some_and(|text| props::parse_size(text).is_ok()) {
+    if set.get("special_small_blocks").is_none_or(|text| props::parse_size(text).is_err()) {
         return Ok(());
     }
     let query = PoolQuery { names: vec![pool.to_owned()], properties: true, ..PoolQuery::default() };

@@ -264,13 +264,14 @@ impl Engine {
         if r.heal {
             return self.heal(pool, &part, reader, told).await;
         }
-        if let Some(head) = &head {
-            if package.is_some() && self.is_there(head, &part.begin, &snap).await? {
-                if r.verbose {
-                    told.out(format!("snap {target} already exists; ignoring"));
-                }
-                return self.pass_over(&part, reader).await;
+        if let Some(head) = &head
+            && package.is_some()
+            && self.is_there(head, &part.begin, &snap).await?
+        {
+            if r.verbose {
+                told.out(format!("snap {target} already exists; ignoring"));
             }
+            return self.pass_over(&part, reader).await;
         }
         let found = match is_clone(&part.begin) && origin.is_none() && !is_resumed(&part.begin) {
             true => Some(self.found_origin(pool, &part).await?),
