@@ -16,6 +16,7 @@ use crate::dsl::{DslDataset, DslPool, LongHold, RawKey, RecvOpts, RecvTarget};
 use crate::error::{Errno, Error, Result};
 use bytes::Bytes;
 use std::sync::Arc;
+use std::time::Duration;
 use zilla_ondisk::stream::{Begin, DRR_FLAG_SPILL_BLOCK, Record, feature};
 use zilla_ondisk::{NvList, NvValue};
 
@@ -41,6 +42,8 @@ const MAX_SNAPS: usize = crate::zap::ZAP_MAXVALUELEN / 8;
 /// A snapshot of this very txg is in the way, or somebody who has opened the dataset for a moment:
 /// the next txg will do.
 const TRIES: usize = 8;
+/// Between two of them: a txg may be synced in no time.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Refuses what zilla cannot receive, by name.
 pub fn check_features(b: &Begin) -> Result<()> {
@@ -188,6 +191,7 @@ impl Receive {
                 Err(e) if (e.is(Errno::Again) || e.is(Errno::Busy)) && tries > 0 => tries -= 1,
                 other => return other,
             }
+            self.dsl.ctx().env.sleep(PAUSE).await;
         }
     }
 
