@@ -43,11 +43,12 @@ struct Case {
 }
 
 impl Case {
-    /// Of a set that was read once and then as often as [`USES`] says, each block at random, this
-    /// much was read twice; a cache device has room for the rest.
+    /// A block that was read once is as good as one of the scan. Of a set that was read once and
+    /// then as often as [`USES`] says, each block at random, this much was read twice. A cache
+    /// device has room for the rest, and who uses the set meanwhile reads that again.
     fn limit(&self) -> f64 {
-        match self.devices {
-            0 => 1.0 - (-(USES as f64)).exp(),
+        match (self.devices, self.is_used) {
+            (0, false) => 1.0 - (-(USES as f64)).exp(),
             _ => 1.0,
         }
     }
@@ -94,7 +95,7 @@ pub fn run(cases: &str) -> Result<(Vec<Figure>, Value)> {
             wanted: 0.9,
             at_most: false,
             limit: case.limit(),
-            note: "a block that was read once is as good as one of the scan".into(),
+            note: "if nothing of the scan pushes out what was read twice".into(),
         });
     }
     Ok((figures, json!(shown)))

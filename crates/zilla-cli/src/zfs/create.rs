@@ -95,11 +95,9 @@ pub fn create(cx: &mut Cx, args: Vec<String>) -> Run {
             return Ok(1);
         }
     }
-    if let Some(size) = size {
-        request.volume = Some(plan(cx, &request, size, block_size, sparse, &mut given)?);
-    }
-    if size.is_none() {
-        warn_special(cx, pool_of(&name), &request.properties)?;
+    match size {
+        Some(size) => request.volume = Some(plan(cx, &request, size, block_size, sparse, &mut given)?),
+        None => warn_special(cx, pool_of(&name), &request.properties)?,
     }
     let size_given = request.volume.is_some();
     if request.parents && check_dataset_name(&name, types, true).is_ok() {

@@ -270,8 +270,8 @@ impl Metaslabs {
 
     /// Before ranges of one kind are appended to a list of them: if what they would stand behind
     /// cannot be read, which would end the sync, the list that takes its place, with all that can
-    /// be read of the old. What cannot stays in use (a checkpoint's) or mapped (what became
-    /// obsolete).
+    /// be read of the old. What cannot be read stays in use (a checkpoint's list) or mapped (the
+    /// list of what became obsolete).
     #[crate::boxed]
     pub(super) async fn renewed(
         &self,

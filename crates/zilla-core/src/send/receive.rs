@@ -42,7 +42,7 @@ const MAX_SNAPS: usize = crate::zap::ZAP_MAXVALUELEN / 8;
 /// A snapshot of this very txg is in the way, or somebody who has opened the dataset for a moment:
 /// the next txg will do.
 const TRIES: usize = 8;
-/// Between two of them: a txg may be synced in no time.
+/// Between two tries: a txg may be synced in no time, and who has the dataset open needs some.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Refuses what zilla cannot receive, by name.
@@ -212,6 +212,7 @@ impl Receive {
                 Err(e) if e.is(Errno::Busy) && tries > 0 => tries -= 1,
                 done => return done.map(|()| false),
             }
+            self.dsl.ctx().env.sleep(PAUSE).await;
         }
     }
 }

@@ -107,6 +107,7 @@ pub fn volsize_to_reservation(of: &Resv) -> u64 {
         blocks = blocks.div_ceil(POINTERS);
         metadata += blocks;
     }
-    let metadata = metadata * DVAS_MAX.min(of.copies + 1) * (1 << DN_MAX_INDBLKSHIFT);
+    let copies = DVAS_MAX.min(of.copies.saturating_add(1));
+    let metadata = metadata.saturating_mul(copies << DN_MAX_INDBLKSHIFT);
     data.saturating_mul(of.copies).saturating_add(metadata)
 }

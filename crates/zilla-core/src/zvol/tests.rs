@@ -411,6 +411,8 @@ fn reservations_are_those_of_openzfs() {
         let asizes = raidz.iter().map(|v| (asize(block_size, v), asize(128 << 10, v))).collect();
         volsize_to_reservation(&Resv { size, block_size, copies, asizes })
     };
+    // Whoever asks what a volume would take may say any numbers.
+    assert_eq!(resv(u64::MAX, 512, u64::MAX, &[]), u64::MAX);
     // What `zfs create -V 6m` reserved on a pool of one disk (OpenZFS 2.3.9).
     assert_eq!(resv(6 << 20, 16 << 10, 1, &[]), 8_388_608);
     // Two levels of indirect blocks, twice each, and seven of the meta-dnode: 64 + 1 + 7.
