@@ -35,7 +35,7 @@ const USAGE: &str = "usage: zilla-bench run [options]      zilla and its peers b
   --threads N --seconds S --workload W --entropy 50 --seed N --compress off --checksum fletcher4
        zilla-bench sync --vdev FILE --vdev-size 2G --volsize 400M --threads N --seconds S   one measurement of 8K writes with fsync
        zilla-bench modelled [--seconds 16] [--only perrin|copy|large] [--disks 1|2|4|8] [--log TEXT] [--through facade|fuse]
-                                      log devices, on modelled devices in virtual time; perrin through fuse in real time
+                         [--policy plain|measured]   log devices, on modelled devices in virtual time; perrin through fuse in real time
        zilla-bench modelled --only scan [--gb 4] [--no-legacy]   scrub and resilver of a fragmented pool, on modelled disks
        zilla-bench modelled --only cache [--rows random|streams|feeding|scan|restart] [--cases TEXT] [--shrink N]
                          [--tunable NAME=N]   cache devices, on modelled devices

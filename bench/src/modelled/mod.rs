@@ -110,6 +110,9 @@ pub fn main(mut args: lexopt::Parser) -> Result<()> {
             lexopt::Arg::Long("cases") => cases = args.value()?.string()?,
             lexopt::Arg::Long("shrink") => shrink = args.value()?.parse()?,
             lexopt::Arg::Long("tunable") => tune(&args.value()?.string()?)?,
+            lexopt::Arg::Long("policy") => {
+                rig::PLAIN.set(args.value()?.string()? == "plain").unwrap_or_default();
+            }
             lexopt::Arg::Long("disks") => disks = vec![args.value()?.parse()?],
             lexopt::Arg::Long("through") => {
                 through = match args.value()?.string()?.as_str() {

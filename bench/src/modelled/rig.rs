@@ -10,7 +10,7 @@ use crate::engine::Result;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use zilla::Filesystem;
 use zilla_core::spa::{CreateOpts, Host, Spa};
 use zilla_core::txg::DirtyLimits;
@@ -21,6 +21,8 @@ use zilla_ondisk::enums::PoolState;
 use zilla_sim::{Sim, SimConfig};
 
 pub const POOL: &str = "bench";
+/// The logs' policy, if it is not to follow from the devices: whether it is the plain one.
+pub static PLAIN: OnceLock<bool> = OnceLock::new();
 /// Free buffers kept.
 const KEPT: usize = 2 << 30;
 const CACHES: Caches = Caches { dbufs: 512 << 20, arc: 1 << 30 };
@@ -186,6 +188,7 @@ impl Rig {
             let fs = zilla::engine::open_filesystem(&env, &spa.dsl, POOL, false).await?;
             Ok::<_, zilla::Error>((spa, fs))
         })?;
+        PLAIN.get().into_iter().for_each(|plain| spa.ctx.log.fix_policy(*plain));
         spa.ctx.txgs.set_limits(DirtyLimits { max: DIRTY, ..DirtyLimits::default() });
         Ok(Rig { env, spa, fs })
     }

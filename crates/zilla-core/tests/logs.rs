@@ -12,11 +12,12 @@ use zilla_core::metaslab::SpaceClass;
 use zilla_core::spa::{Attach, CreateOpts, Host, OpenOpts, Spa, discover};
 use zilla_core::types::ObjectId;
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind, VdevState};
-use zilla_core::zio::{LogPlace, LogStep};
+use zilla_core::zio::{At, BlockStore};
 use zilla_core::zpl::{Cred, FsProps, NewFile, Unlimited, Zfs};
 use zilla_core::zvol::{NewVolume, VolumeProps, Zvol, create_volume};
 use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule};
 use zilla_env::{Env, real_env};
+use zilla_ondisk::BlkPtr;
 use zilla_ondisk::enums::PoolState;
 use zilla_testkit::zdb_clean;
 
@@ -119,44 +120,45 @@ fn shape(spa: &Spa) -> String {
 }
 
 /// Writes a log block and frees it again in a later txg, as a log does.
-async fn log_block(spa: &Arc<Spa>) -> Result<LogPlace, Error> {
+async fn log_block(spa: &Arc<Spa>, best: Option<(u32, At)>) -> Result<BlkPtr, Error> {
     let data = Bytes::from(vec![7; 4096]);
-    let (place, txg) = {
+    let (bp, txg) = {
         let tx = spa.ctx.txgs.assign().await?;
-        (spa.zio.alloc_log(tx.txg(), 4096, LogStep { pause: true, on: None }).await?, tx.txg())
+        (spa.zio.log().alloc(tx.txg(), 4096, [best, None]).await?, tx.txg())
     };
-    let written = match spa.zio.write_log(txg, &place.dva, &data).await {
+    let written = match spa.zio.write_log(txg, &bp.dva(0), &data).await {
         Ok(write) => write.stable().await,
         Err(e) => Err(e),
     };
     let zio = spa.zio.clone();
-    let mut bp = zilla_ondisk::BlkPtr::ZERO;
-    bp.set_dva(0, place.dva);
-    bp.set_lsize(4096);
-    bp.set_psize(4096);
-    bp.set_births(txg.0, txg.0);
     let free = async move |txg| zio.free(txg, &[bp]).await;
     spa.ctx.sync_task(move |tx| Box::pin(async move { free(tx.txg()).await })).await?;
-    written.map(|()| place)
+    written.map(|()| bp)
 }
 
-/// Which vdevs several log blocks go to.
+/// Whether one goes to a log device.
+async fn has_slog(spa: &Arc<Spa>) -> bool {
+    let bp = log_block(spa, None).await.unwrap();
+    spa.zio.log().vdevs(true).iter().any(|v| v.id == bp.dva(0).vdev)
+}
+
+/// The log devices, each of which takes a block.
 async fn used(spa: &Arc<Spa>) -> Vec<u32> {
     let mut out = Vec::new();
-    for _ in 0..4 {
-        out.push(log_block(spa).await.unwrap().dva.vdev);
+    for v in spa.zio.log().vdevs(true) {
+        let bp = log_block(spa, Some((v.id, At::Lowest))).await.unwrap();
+        assert_eq!(bp.dva(0).vdev, v.id);
+        out.push(v.id);
     }
-    out.sort_unstable();
-    out.dedup();
     out
 }
 
 #[test]
-fn logs_are_added_used_in_turn_and_removed() {
+fn logs_are_added_used_and_removed() {
     let w = World::new();
     w.env.block_on(async {
         let spa = w.create(&[]).await;
-        assert!(!log_block(&spa).await.unwrap().slog);
+        assert!(!has_slog(&spa).await);
         spa.add_vdevs(&w.logs(&[&["l1"], &["l2", "l3"]])).await.unwrap();
         assert_eq!(shape(&spa), "mirror:a,b file:l1 mirror:l2,l3");
         assert_eq!(used(&spa).await, [1, 2]);
@@ -199,7 +201,7 @@ fn sides_of_a_log_come_and_go() {
             .await
             .unwrap();
         assert_eq!(shape(&spa), "mirror:a,b mirror:l4,l2,l3");
-        assert!(log_block(&spa).await.unwrap().slog);
+        assert!(has_slog(&spa).await);
         let spa = w.turn(spa).await;
         for name in ["l2", "l3"] {
             spa.detach(guid(&spa, &w.path(name))).await.unwrap();
@@ -229,15 +231,15 @@ fn a_log_goes_offline_and_comes_back() {
     w.env.block_on(async {
         let spa = w.create(&[&["l1"]]).await;
         let l1 = guid(&spa, &w.path("l1"));
-        assert!(log_block(&spa).await.unwrap().slog);
+        assert!(has_slog(&spa).await);
         spa.offline(l1, false, false).await.unwrap();
         assert_eq!(shape(&spa), "mirror:a,b file:l1!");
         assert_eq!(spa.tree().root.state().0, VdevState::Degraded);
-        assert!(!log_block(&spa).await.unwrap().slog);
+        assert!(!has_slog(&spa).await);
         let spa = w.turn(spa).await;
         assert_eq!(spa.tree().find(l1).unwrap().state().0, VdevState::Offline, "it stays so");
         assert_eq!(spa.online(l1, false).await.unwrap().0, VdevState::Healthy);
-        assert!(log_block(&spa).await.unwrap().slog);
+        assert!(has_slog(&spa).await);
         spa.offline(l1, true, false).await.unwrap();
         let spa = w.turn(spa).await;
         assert_eq!(shape(&spa), "mirror:a,b file:l1", "that was for a time");
@@ -272,7 +274,7 @@ fn a_missing_log_stands_in_the_way_of_an_import() {
         assert!(text.contains("\t    mirror-2 [log]\n"), "{text}");
         let spa = w.import(true).await.unwrap();
         assert_eq!(shape(&spa), "mirror:a,b file:l1! mirror:l2!,l3!");
-        assert!(!log_block(&spa).await.unwrap().slog);
+        assert!(!has_slog(&spa).await);
         // One is removed for good, the other comes back.
         let gone = spa.tree().top(2).unwrap().vdev.guid;
         spa.remove_vdev(gone).await.unwrap();
@@ -342,12 +344,12 @@ fn a_removal_that_nobody_waits_for_leaves_the_log_in_use() {
     w.env.block_on(async {
         let spa = w.create(&[&["l"]]).await;
         let log = guid(&spa, &w.path("l"));
-        assert!(used(&spa).await.iter().all(|v| *v == 1));
+        assert_eq!(used(&spa).await, [1]);
         {
             let mut removal = std::pin::pin!(spa.remove_vdev(log));
             assert!(futures_util::poll!(&mut removal).is_pending());
         }
-        assert!(used(&spa).await.iter().all(|v| *v == 1), "the log is not used any more");
+        assert_eq!(used(&spa).await, [1], "the log is not used any more");
         spa.remove_vdev(log).await.unwrap();
         w.export(spa).await;
     });

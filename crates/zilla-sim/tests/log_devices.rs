@@ -336,19 +336,22 @@ fn logs_change_under_load() {
     }
 }
 
-/// Opens log devices as disks that turn.
-struct Turning(Env);
+/// Opens log devices as devices of a kind.
+struct Modelled(Env, &'static str);
 
-impl Opener for Turning {
+/// One that turns.
+const DISK: &str = "7200rpm-sata";
+
+impl Opener for Modelled {
     fn open(&self, path: &Path, mode: OpenMode) -> BoxFuture<'static, io::Result<Arc<dyn Device>>> {
-        let (opened, env) = (self.0.opener.open(path, mode), self.0.clone());
+        let (opened, env, kind) = (self.0.opener.open(path, mode), self.0.clone(), self.1);
         let is_log = path.starts_with("/disks") && !path.starts_with("/disks/d0");
         Box::pin(async move {
             let disk = opened.await?;
             if !is_log {
                 return Ok(disk);
             }
-            let profile = Profile::named("7200rpm-sata").ok_or(io::ErrorKind::NotFound)?;
+            let profile = Profile::named(kind).ok_or(io::ErrorKind::NotFound)?;
             Ok(Arc::new(ModelDevice::new(disk, profile, &env)) as Arc<dyn Device>)
         })
     }
@@ -382,7 +385,7 @@ fn those_who_come_again_share_a_train_where_the_log_turns() {
         sim.add_disk(Path::new("/disks").join(disk), 128 << 20);
     }
     let real = sim.env();
-    let env = Env { opener: Arc::new(Turning(real.clone())), ..real };
+    let env = Env { opener: Arc::new(Modelled(real.clone(), DISK)), ..real };
     sim.block_on(async {
         let spa = create(&env, &["l0"]).await.unwrap();
         let zfs = open_fs(&env, &spa, "tank").await.unwrap();
@@ -410,8 +413,9 @@ fn those_who_come_again_share_a_train_where_the_log_turns() {
     });
 }
 
-/// Sixteen writers on log disks that turn, until the power goes. Rounds a second of virtual time.
-fn until_the_power_goes(logs: &[&str], seed: u64) -> f64 {
+/// Sixteen writers on log devices of a kind, until the power goes; with the policy that these have,
+/// the plain one or the measured one. Rounds a second of virtual time.
+fn until_the_power_goes(kind: &'static str, plain: Option<bool>, logs: &[&str], seed: u64) -> f64 {
     const WRITERS: usize = 16;
     const BLOCKS: u64 = 4;
     // Below the modelled disks: these only say what a cut loses.
@@ -422,10 +426,11 @@ fn until_the_power_goes(logs: &[&str], seed: u64) -> f64 {
         sim.add_disk(Path::new("/disks").join(disk), 1 << 30);
     }
     let real = sim.env();
-    let env = Env { opener: Arc::new(Turning(real.clone())), ..real };
+    let env = Env { opener: Arc::new(Modelled(real.clone(), kind)), ..real };
     let (acked, rate) = sim.block_on(async {
         let tops = logs.iter().map(|l| top(&[l], true)).collect();
         let spa = create_with(&env, tops).await.unwrap();
+        plain.into_iter().for_each(|plain| spa.ctx.log.fix_policy(plain));
         let zfs = open_fs(&env, &spa, "tank").await.unwrap();
         let acked: Arc<[AtomicU64; WRITERS]> = Arc::default();
         for w in 0..WRITERS {
@@ -458,15 +463,28 @@ fn until_the_power_goes(logs: &[&str], seed: u64) -> f64 {
 /// finding out that this is faster.
 #[test]
 fn log_disks_that_turn_share_each_train() {
-    let one = until_the_power_goes(&["l0"], 1);
+    let one = until_the_power_goes(DISK, None, &["l0"], 1);
     for (logs, least) in [(&["l0", "l1"][..], 1.15), (&["l0", "l1", "l2", "l3"], 1.4)] {
         for seed in 1..5 {
-            let rate = until_the_power_goes(logs, seed);
+            let rate = until_the_power_goes(DISK, None, logs, seed);
             assert!(
                 rate > one * least,
                 "{} logs, seed {seed}: {rate:.0} rounds a second, one: {one:.0}",
                 logs.len()
             );
+        }
+    }
+}
+
+/// Whatever the devices are; and to measure is of use where disks turn.
+#[test]
+fn either_policy_keeps_what_was_acknowledged() {
+    for kind in [DISK, "usb-flash-stick", "sata-ssd"] {
+        for (logs, seed) in [(&["l0"][..], 1), (&["l0", "l1"], 2)] {
+            let [plain, measured] =
+                [true, false].map(|plain| until_the_power_goes(kind, Some(plain), logs, seed));
+            let least = if kind == DISK { plain * 1.2 } else { plain * 0.9 };
+            assert!(measured > least, "{kind}, {} logs: {plain:.0} and {measured:.0} a second", logs.len());
         }
     }
 }

@@ -11,20 +11,13 @@ use super::vdev::{CLASSES, Effort, Found, Group, SpaceClass, SpaceStat, VdevSpac
 use crate::dmu::Objset;
 use crate::error::{Errno, Error, Result};
 use crate::types::{GANG_HEADER_SIZE, ObjectId, TXG_DEFER_SIZE, TXG_SIZE, Txg};
-use crate::zio::{AllocClass, AllocReq, AllocStop, Allocator, Dvas, Leave};
+use crate::zio::{AllocClass, AllocReq, AllocStop, Allocator, At, Dvas, Leave};
 use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use zilla_ondisk::blkptr::Dva;
-
-/// A log stays on a rotational disk for so many times what other data do: to change costs half of a
-/// rotation, in which 500 KiB pass.
-const LOG_STAY: u64 = 16;
-
-/// Every log block counts for so many bytes more: a device is not busy with the bytes alone.
-const LOG_WRITE: u64 = 16 << 10;
 
 /// Whose turn it is in a class.
 #[derive(Default)]
@@ -39,8 +32,6 @@ pub(super) struct Class {
     /// Vdev, and the number of its group.
     members: Vec<(Arc<VdevSpace>, usize)>,
     rotor: Mutex<Rotor>,
-    /// What log blocks each member was given.
-    given: Mutex<Vec<u64>>,
 }
 
 impl Class {
@@ -51,24 +42,6 @@ impl Class {
     fn group(&self, i: usize) -> Option<(&Arc<VdevSpace>, &Group)> {
         let (v, g) = self.members.get(i)?;
         Some((v, v.groups.get(*g)?))
-    }
-
-    /// The member that was given least, for a block of `psize` bytes. All come forward equally, so
-    /// that devices which stop now and then to prepare what comes next, as simple flash does, stop
-    /// together and not one after the other.
-    fn least_given(&self, psize: u64) -> usize {
-        let mut given = self.given.lock();
-        given.resize(self.members.len().max(1), 0);
-        let least = given.iter_mut().enumerate().min_by_key(|(_, bytes)| **bytes);
-        least.map_or(0, |(at, bytes)| {
-            *bytes += psize + LOG_WRITE;
-            at
-        })
-    }
-
-    /// Whether some of its disks turn.
-    fn turns(&self) -> bool {
-        self.members.iter().any(|(v, _)| (v.spec.turns)())
     }
 
     /// The member whose turn it is to take `psize` bytes.
@@ -354,16 +327,9 @@ impl Metaslabs {
             return Err(AllocStop::NoSpc);
         }
         let mut dvas = Dvas::new();
-        let wanted = req.on.and_then(|on| class.members.iter().position(|(v, _)| v.spec.id == on));
-        let mut first = match req.class {
-            _ if let Some(wanted) = wanted => wanted,
-            // Log blocks are waited for one by one: the next is best on another device.
-            AllocClass::Log if !class.turns() => class.least_given(req.psize),
-            // But a disk that others had their turn before may be anywhere in its own, and half of
-            // one is longer than the block; the disk that has just written is where it was left.
-            AllocClass::Log => class.turn(req.psize / LOG_STAY),
-            _ => class.turn(req.psize),
-        };
+        let member = |id: u32| class.members.iter().position(|(v, _)| v.spec.id == id);
+        let best = req.spots.iter().flatten().find_map(|(id, _)| member(*id));
+        let mut first = best.unwrap_or_else(|| class.turn(req.psize));
         for lane in 0..usize::from(req.copies.clamp(1, 3)) {
             match self.place_copy(class, txg, req, lane, first, &dvas) {
                 Ok((member, dva)) => {
@@ -405,8 +371,9 @@ impl Metaslabs {
                     continue;
                 }
                 let asize = v.asize(req.psize, txg);
-                let skip = if req.skip > 0 && (v.spec.turns)() { req.skip } else { 0 };
-                match g.alloc(v, txg, lane, (asize, skip), others, how) {
+                let spot = req.spots.iter().flatten().find(|(id, _)| *id == v.spec.id);
+                let at = spot.map_or(At::After(0), |(_, at)| *at);
+                match g.alloc(v, txg, lane, (asize, at), others, how) {
                     Found::At(offset) => {
                         let vdev = v.spec.id;
                         if let Ok(ms) = v.metaslab_of(offset, asize) {
@@ -562,7 +529,7 @@ impl Class {
                 v.groups.iter().enumerate().filter(|(_, g)| g.class == class).map(|(i, _)| (v.clone(), i))
             })
             .collect();
-        Class { members, rotor: Mutex::default(), given: Mutex::default() }
+        Class { members, rotor: Mutex::default() }
     }
 }
 

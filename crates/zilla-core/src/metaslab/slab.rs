@@ -21,6 +21,7 @@ use super::range_tree::{Contradiction, RangeTree};
 use super::space_map::{Reader, SpaceMap, Unloadable};
 use crate::error::{Error, Result};
 use crate::types::{TXG_DEFER_SIZE, TXG_SIZE, Txg};
+use crate::zio::At;
 use event_listener::Event;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,24 +34,11 @@ const BEST_FIT_LARGEST: u64 = 128 << 10;
 /// How many ranges are looked at behind the last allocation.
 const SEARCH: usize = 128;
 
-/// On a rotational disk, a place for what is written after a pause has so much free behind it: what
-/// comes next follows it there.
+/// A place some way behind the last has so much free behind it: what comes next follows it there.
 const RUN: u64 = 2 << 20;
 /// And where it goes if there is none near. A power of two, so that a metaslab's weight tells
 /// whether it has one.
 pub(super) const LONG_RUN: u64 = 8 << 20;
-
-/// Where a block is best, seen from the one before.
-#[derive(Clone, Copy)]
-pub(super) enum Where {
-    /// Behind it: it is written at once.
-    Next,
-    /// So far behind it, as it is written after a pause; where there is a run of free space, or
-    /// anywhere.
-    AfterPause { skip: u64, run: bool },
-    /// As low as there is room: what has become free is used again first.
-    Lowest,
-}
 
 /// How fragmented free space in ranges of 512 bytes, 1K, ... is, in percent as OpenZFS 2.3 has it;
 /// beyond the table: not at all.
@@ -141,11 +129,10 @@ impl State {
             && self.defer.iter().all(RangeTree::is_empty)
     }
 
-    fn pick(&self, size: u64, (start, total, unit): (u64, u64, u64), place: Where) -> Option<u64> {
-        let (skip, run) = match place {
-            Where::Next => (0, false),
-            Where::AfterPause { skip, run } => (skip.next_multiple_of(unit), run),
-            Where::Lowest => {
+    fn pick(&self, size: u64, (start, total, unit): (u64, u64, u64), at: At, run: bool) -> Option<u64> {
+        let skip = match at {
+            At::After(skip) => skip.next_multiple_of(unit),
+            At::Lowest => {
                 let low = self.free.first_fit(start, size, SEARCH);
                 return low.or_else(|| self.free.best_fit(size));
             }
@@ -257,12 +244,13 @@ impl Metaslab {
         Some(weighted.checked_div(total).unwrap_or(0).min(100) as u64)
     }
 
-    /// Takes `size` bytes out of the free space. None: no range of this size, or not loaded.
-    pub(super) fn alloc(&self, st: &mut State, txg: Txg, size: u64, place: Where) -> Option<u64> {
+    /// Takes `size` bytes out of the free space, or of a long `run` of it. None: there is no range
+    /// of this size, or it is not loaded.
+    pub(super) fn alloc(&self, st: &mut State, txg: Txg, size: u64, at: At, run: bool) -> Option<u64> {
         if !st.loaded || st.broken {
             return None;
         }
-        let at = st.pick(size, (self.start, self.size, self.grain), place)?;
+        let at = st.pick(size, (self.start, self.size, self.grain), at, run)?;
         st.free.remove(at, size).ok()?;
         #[cfg(feature = "planted")]
         if crate::planted::is(crate::planted::Bug::DoubleAlloc) && at % (1 << 20) < size {

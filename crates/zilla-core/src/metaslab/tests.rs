@@ -10,7 +10,7 @@ use crate::dmu::{Objset, resident};
 use crate::txg::Tx;
 use crate::types::{ObjectId, Txg};
 use crate::zap::{CreateOpts, Zap};
-use crate::zio::{AllocClass, AllocReq, AllocStop, Allocator, Dvas, Leave};
+use crate::zio::{AllocClass, AllocReq, AllocStop, Allocator, At, Dvas, Leave};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,16 +48,10 @@ fn spec(id: u32, metaslabs: u64, class: SpaceClass) -> VdevSpec {
         ms_array: ObjectId(0),
         top_zap: ObjectId(0),
         data_disks: 1,
-        rotational: Arc::new(|| false),
-        turns: Arc::new(|| false),
         usable: Arc::new(true.into()),
         grain: 4096,
         psize_to_asize: Arc::new(|p, _| p.next_multiple_of(4096)),
     }
-}
-
-fn turning(yes: bool, spec: VdevSpec) -> VdevSpec {
-    VdevSpec { rotational: Arc::new(move || yes), turns: Arc::new(move || yes), ..spec }
 }
 
 impl World {
@@ -126,8 +120,9 @@ fn req(psize: u64, copies: u8) -> AllocReq {
     AllocReq::new(AllocClass::Normal, psize, copies)
 }
 
-fn log_req(psize: u64) -> AllocReq {
-    AllocReq::new(AllocClass::Log, psize, 1)
+/// For the log, on vdev 1.
+fn log_req(psize: u64, at: At) -> AllocReq {
+    AllocReq { spots: [Some((1, at)), None], ..AllocReq::new(AllocClass::Log, psize, 1) }
 }
 
 fn tree_of<'a>(dvas: impl Iterator<Item = &'a Dva>, vdev: u32) -> RangeTree {
@@ -318,7 +313,7 @@ fn log_blocks_go_to_log_devices_then_to_the_embedded_log() {
     block_on(async {
         let specs = vec![spec(0, 70, SpaceClass::Normal), spec(1, 1, SpaceClass::Log)];
         let w = World::new(MODERN, specs).await;
-        let r = log_req(1 << 20);
+        let r = log_req(1 << 20, At::Lowest);
         let got = w.alloc(&[r; 40]).await;
         assert_eq!(got.iter().filter(|d| d[0].vdev == 1).count(), 16);
         let rest: Vec<u64> = got.iter().filter(|d| d[0].vdev == 0).map(|d| d[0].offset >> 24).collect();
@@ -352,35 +347,29 @@ fn small_blocks_of_files_leave_a_quarter_of_special_vdevs_to_metadata() {
 }
 
 #[test]
-fn log_devices_are_given_as_much_each() {
+fn a_block_goes_to_the_first_vdev_of_its_class_that_was_named_and_has_room() {
     block_on(async {
-        let specs = vec![
-            spec(0, 2, SpaceClass::Normal),
-            spec(1, 2, SpaceClass::Log),
-            spec(2, 2, SpaceClass::Log),
-            spec(3, 2, SpaceClass::Log),
-        ];
-        let w = World::new(MODERN, specs).await;
-        // In turns one of them would get all the large ones.
-        let sizes = [128 << 10, 4096, 4096];
-        let reqs: Vec<AllocReq> = (0..300).map(|i| log_req(sizes[i % 3])).collect();
-        let got = w.alloc(&reqs).await;
-        let on = |v| got.iter().filter(|d| d[0].vdev == v).map(|d| d[0].asize).sum::<u64>() >> 20;
-        assert_eq!((1..4).map(on).sum::<u64>(), 12, "{} {} {}", on(1), on(2), on(3));
-        assert!((1..4).all(|v| (4..=5).contains(&on(v))), "{} {} {}", on(1), on(2), on(3));
+        let specs =
+            [(0, SpaceClass::Normal), (1, SpaceClass::Log), (2, SpaceClass::Log), (3, SpaceClass::Normal)];
+        let w = World::new(MODERN, specs.map(|(id, class)| spec(id, 1, class)).to_vec()).await;
+        let spots = [2, 3].map(|vdev| Some((vdev, At::After(0))));
+        let req = AllocReq { spots, ..AllocReq::new(AllocClass::Log, 4 << 20, 1) };
+        let on: Vec<u32> = w.alloc(&[req; 10]).await.iter().map(|d| d[0].vdev).collect();
+        assert_eq!(on, [2, 2, 2, 2, 1, 1, 1, 1, 3, 3]);
     });
 }
 
 #[test]
-fn a_log_on_a_device_that_does_not_turn_stays_where_it_was() {
-    for turns in [false, true] {
+fn a_log_stays_as_low_as_it_can_where_that_is_said() {
+    for lowest in [true, false] {
         block_on(async {
-            let log = turning(turns, spec(1, 8, SpaceClass::Log));
-            let mut w = World::new(MODERN, vec![spec(0, 2, SpaceClass::Normal), log]).await;
+            let at = if lowest { At::Lowest } else { At::After(0) };
+            let specs = vec![spec(0, 2, SpaceClass::Normal), spec(1, 8, SpaceClass::Log)];
+            let mut w = World::new(MODERN, specs).await;
             let mut highest = 0;
             // In each txg 6 MiB; those of four are held at most.
             for _ in 0..40 {
-                let got = w.alloc(&[log_req(128 << 10); 48]).await;
+                let got = w.alloc(&[log_req(128 << 10, at); 48]).await;
                 highest = got.iter().map(|d| d[0].offset).max().unwrap().max(highest);
                 w.sync().await;
                 for d in &got {
@@ -388,28 +377,25 @@ fn a_log_on_a_device_that_does_not_turn_stays_where_it_was() {
                 }
             }
             let within = highest < 32 << 20;
-            assert_eq!(within, !turns, "up to {highest:#x}");
+            assert_eq!(within, lowest, "up to {highest:#x}");
         });
     }
 }
 
 #[test]
-fn what_is_written_after_a_pause_lies_farther_on_where_disks_turn() {
+fn a_block_lies_so_far_behind_the_last_as_is_said() {
     const GAP: u64 = 96 << 10;
-    for turns in [false, true] {
-        block_on(async {
-            let log = turning(turns, spec(1, 2, SpaceClass::Log));
-            let w = World::new(MODERN, vec![spec(0, 2, SpaceClass::Normal), log]).await;
-            let at_once = log_req(4096);
-            let later = AllocReq { skip: GAP, ..at_once };
-            let got = w.alloc(&[at_once, later, at_once, later]).await;
-            let apart: Vec<u64> = got.windows(2).map(|d| d[1][0].offset - d[0][0].offset - 4096).collect();
-            assert_eq!(apart, if turns { [GAP, 0, GAP] } else { [0; 3] });
-            // Where there is no more room behind the last, what was left free is used.
-            let rest = w.alloc(&[later; (2 << 24) / 4096]).await;
-            assert!(rest.iter().filter(|d| d[0].vdev == 1).count() > 3000);
-        });
-    }
+    block_on(async {
+        let specs = vec![spec(0, 2, SpaceClass::Normal), spec(1, 2, SpaceClass::Log)];
+        let w = World::new(MODERN, specs).await;
+        let [at_once, later] = [0, GAP].map(|gap| log_req(4096, At::After(gap)));
+        let got = w.alloc(&[at_once, later, at_once, later]).await;
+        let apart: Vec<u64> = got.windows(2).map(|d| d[1][0].offset - d[0][0].offset - 4096).collect();
+        assert_eq!(apart, [GAP, 0, GAP]);
+        // Where there is no more room behind the last, what was left free is used.
+        let rest = w.alloc(&[later; (2 << 24) / 4096]).await;
+        assert!(rest.iter().filter(|d| d[0].vdev == 1).count() > 3000);
+    });
 }
 
 #[test]
@@ -421,9 +407,9 @@ fn a_gap_is_of_whole_sectors_whatever_it_should_be() {
             psize_to_asize: Arc::new(|p, _| p.next_multiple_of(1 << 14)),
             ..spec(0, 4, SpaceClass::Normal)
         };
-        let log = turning(true, VdevSpec { id: 1, class: SpaceClass::Log, ..normal.clone() });
+        let log = VdevSpec { id: 1, class: SpaceClass::Log, ..normal.clone() };
         let mut w = World::new(MODERN, vec![normal, log]).await;
-        let later = AllocReq { skip: (64 << 10) + 4096, ..log_req(1 << 14) };
+        let later = log_req(1 << 14, At::After((64 << 10) + 4096));
         let got = w.alloc(&[later; 20]).await;
         assert_eq!(got.len(), 20);
         assert!(got.iter().all(|d| d[0].vdev == 1 && d[0].offset.is_multiple_of(1 << 14)), "{got:?}");
@@ -438,9 +424,9 @@ fn a_gap_is_of_whole_sectors_whatever_it_should_be() {
 #[test]
 fn a_log_that_comes_round_goes_where_it_can_go_on() {
     block_on(async {
-        let log = turning(true, spec(1, 2, SpaceClass::Log));
-        let w = World::new(MODERN, vec![spec(0, 2, SpaceClass::Normal), log]).await;
-        let later = AllocReq { skip: 64 << 10, ..log_req(64 << 10) };
+        let specs = vec![spec(0, 2, SpaceClass::Normal), spec(1, 2, SpaceClass::Log)];
+        let w = World::new(MODERN, specs).await;
+        let later = log_req(64 << 10, At::After(64 << 10));
         // Each metaslab has room for 128 of them with the gaps between; the gaps come last.
         let got = w.alloc(&[later; 500]).await;
         let on_log: Vec<u64> = got.iter().filter(|d| d[0].vdev == 1).map(|d| d[0].offset).collect();
@@ -456,7 +442,7 @@ fn a_log_device_half_of_which_is_in_use_gives_out_again_what_is_freed() {
         block_on(async {
             let specs = vec![spec(0, 16, SpaceClass::Normal), spec(1, 2, SpaceClass::Log)];
             let mut w = World::new(MODERN, specs).await;
-            let log = log_req(128 << 10);
+            let log = log_req(128 << 10, At::Lowest);
             let got = w.alloc(&vec![log; blocks]).await;
             let data = w.alloc(&[req(128 << 10, 1)]).await;
             w.sync().await;
@@ -601,7 +587,7 @@ fn room_is_promised_once() {
         );
         assert!(!w.ms.has_room(all - slop / 2 - (31 << 20), Leave::Half), "what is dirty is");
         assert!(!w.ms.uncounted());
-        assert_eq!(w.alloc(&[log_req(128 << 10)]).await.len(), 1);
+        assert_eq!(w.alloc(&[log_req(128 << 10, At::Lowest)]).await.len(), 1);
         assert!(w.ms.uncounted(), "the log has taken some");
         w.sync().await;
         assert!(!w.ms.uncounted());

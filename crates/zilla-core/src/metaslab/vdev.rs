@@ -1,13 +1,13 @@
 //! The space of one top-level vdev: its metaslabs, who allocates from which, and what is used.
 
-use super::slab::{LONG_RUN, Metaslab, State, Where};
+use super::slab::{LONG_RUN, Metaslab, State};
 use super::space_map::SpaceMap;
 use crate::dmu::{Dnode, Objset};
 use crate::error::{Error, Result};
 use crate::tunables;
 use crate::types::{ObjectId, Txg};
 use crate::vdev::{MOST_METASLABS, MS_COUNT_LIMIT};
-use crate::zio::Dvas;
+use crate::zio::{At, Dvas};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -80,10 +80,6 @@ pub struct VdevSpec {
     /// Disks whose bandwidth adds up (without parity): how much larger its turns are than a single
     /// disk's.
     pub data_disks: u64,
-    /// Whether some of its devices are said to be rotational.
-    pub rotational: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// Whether some are seen to be.
-    pub turns: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Whether the vdev's devices can take writes now.
     pub usable: Arc<AtomicBool>,
     /// Blocks begin and end at multiples of it.
@@ -435,20 +431,17 @@ impl Group {
     }
 
     /// Looks for `asize` bytes for copy number `lane` of a block whose other copies are at
-    /// `others`, if possible `skip` bytes behind the last.
+    /// `others`.
     pub(super) fn alloc(
         &self,
         vdev: &VdevSpace,
         txg: Txg,
         lane: usize,
-        (asize, skip): (u64, u64),
+        (asize, at): (u64, At),
         others: &Dvas,
         how: Effort,
     ) -> Found {
         let hard = how != Effort::Apart;
-        if self.class == SpaceClass::Log && !(vdev.spec.rotational)() {
-            return self.lowest(txg, asize);
-        }
         let near: Vec<u64> = others
             .iter()
             .filter(|d| d.vdev == vdev.spec.id)
@@ -457,12 +450,13 @@ impl Group {
         let distance = |m: &Metaslab| near.iter().map(|o| o.abs_diff(m.id)).min().unwrap_or(u64::MAX);
         let apart = (vdev.all.len() as u64 / 8).max(1);
         let mut lanes = self.lanes.lock();
-        let ways: &[Where] = match skip {
-            0 => &[Where::Next],
-            _ => &[Where::AfterPause { skip, run: true }, Where::AfterPause { skip, run: false }],
+        let runs: &[bool] = match at {
+            At::Lowest => return self.lowest(txg, asize),
+            At::After(0) => &[false],
+            At::After(_) => &[true, false],
         };
-        for &place in ways {
-            let take = |m: &Metaslab, st: &mut State| m.alloc(st, txg, asize, place);
+        for &run in runs {
+            let take = |m: &Metaslab, st: &mut State| m.alloc(st, txg, asize, at, run);
             let current = lanes.get(lane).copied().flatten();
             if let Some(m) = current.and_then(|id| self.get(id)).filter(|m| distance(m) >= apart)
                 && let Some(at) = take(m, &mut m.state())
@@ -471,7 +465,7 @@ impl Group {
             }
             let elsewhere =
                 |m: &Metaslab| lanes.iter().enumerate().any(|(i, l)| i != lane && *l == Some(m.id));
-            let least = if matches!(place, Where::AfterPause { run: true, .. }) { LONG_RUN } else { asize };
+            let least = if run { LONG_RUN } else { asize };
             let fits = |m: &Metaslab| m.may_fit(least) || (how == Effort::Anywhere && m.has_unseen(asize));
             let mut candidates: Vec<&Arc<Metaslab>> =
                 self.metaslabs.iter().filter(|m| fits(m) && (hard || distance(m) > 0)).collect();
@@ -498,10 +492,6 @@ impl Group {
         Found::Nothing
     }
 
-    /// A place for a log block on a device of its own that is not rotational. A log that stays in
-    /// as little space as it can be in is for the best of simple flash, which keeps few erase units
-    /// open and takes long to change to another, of SSDs, which have the rest to themselves, and of
-    /// image files, which grow no further.
     fn lowest(&self, txg: Txg, asize: u64) -> Found {
         for m in self.metaslabs.iter().filter(|m| m.may_fit(asize)) {
             let mut st = m.state();
@@ -511,7 +501,7 @@ impl Group {
             if !st.loaded {
                 return Found::Load(m.id);
             }
-            if let Some(at) = m.alloc(&mut st, txg, asize, Where::Lowest) {
+            if let Some(at) = m.alloc(&mut st, txg, asize, At::Lowest, false) {
                 return Found::At(at);
             }
         }

@@ -116,7 +116,7 @@ pub(super) fn vdev_specs(tree: &VdevTree) -> Vec<VdevSpec> {
                 Some("dedup") => SpaceClass::Dedup,
                 _ => SpaceClass::Normal,
             };
-            let (own, rotating, turning) = (top.clone(), top.clone(), top.clone());
+            let own = top.clone();
             VdevSpec {
                 id: top.id,
                 class,
@@ -128,8 +128,6 @@ pub(super) fn vdev_specs(tree: &VdevTree) -> Vec<VdevSpec> {
                 top_zap: top_zap(&top.vdev),
                 data_disks: top.vdev.data_disks(),
                 grain: top.grain(),
-                rotational: Arc::new(move || rotating.leaves().any(|l| l.rotational())),
-                turns: Arc::new(move || turning.leaves().any(|l| l.turns())),
                 usable: top.vdev.allocatable(),
                 psize_to_asize: Arc::new(move |psize, txg: Txg| own.psize_to_asize(psize, txg.0)),
             }

@@ -8,7 +8,7 @@ impl Spa {
     /// The facts at this moment.
     pub fn trace_header(&self) -> TraceHeader {
         let (tree, cache, l2) = (self.tree(), self.zio.cache(), self.zio.l2());
-        let disks = tree.tops_for(false).flat_map(|t| t.leaves()).filter(|l| l.readable()).count();
+        let leaves = || tree.tops_for(false).flat_map(|t| t.leaves());
         let devices = l2.spaces();
         TraceHeader {
             pool: self.name(),
@@ -20,8 +20,8 @@ impl Spa {
             cache_bytes: devices.iter().sum(),
             cache_devices: devices.len() as u64,
             log_devices: tree.tops_for(true).count() as u64,
-            disks: disks as u64,
-            rotational: tree.turns(false),
+            disks: leaves().filter(|l| l.readable()).count() as u64,
+            rotational: leaves().any(|l| l.turns()),
             feed_rate: L2ARC_WRITE_MAX.get() / L2ARC_FEED_SECS.get().max(1),
         }
     }

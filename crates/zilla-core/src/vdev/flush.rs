@@ -46,6 +46,9 @@ impl Recent {
     }
 }
 
+/// A disk that turns takes longer for a flush, even if its place comes by soon.
+const SLOW: Duration = Duration::from_micros(750);
+
 /// Ranges of births that are told apart among repaired blocks of a leaf, 24 bytes each. Beyond, all
 /// count as one, so that what was born between them is resilvered too if a flush fails.
 const MOST_REPAIRED: usize = 1 << 12;
@@ -271,6 +274,9 @@ impl Leaf {
             };
             let result = self.unless_hung(flushed).await;
             self.flush_times.add(self.env.clock.now().saturating_sub(sent));
+            // It goes on as a slow one until it is clearly quicker.
+            let least = if self.slow.load(Ordering::Relaxed) { SLOW * 4 / 5 } else { SLOW };
+            self.slow.store(self.flush_time() > least, Ordering::Relaxed);
             self.stats.count(IoKind::Flush, 1, 0);
             if let Err(e) = &result {
                 self.write_errors.fetch_add(1, Ordering::Relaxed);

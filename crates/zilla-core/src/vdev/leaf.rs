@@ -91,8 +91,8 @@ pub struct Leaf {
     pub(super) flush_times: Recent,
     /// What [`Leaf::can_trim`] said when the device was opened.
     knows_trim: AtomicBool,
-    /// What [`Leaf::turns`] said the last time.
-    turned: AtomicBool,
+    /// Its flushes take as long as a disk's that turns.
+    pub(super) slow: AtomicBool,
     /// The flush failures that the sync of txgs has taken into account.
     pub(super) txg_mark: AtomicU64,
     /// See [`Leaf::may_lack`].
@@ -119,9 +119,6 @@ pub struct Leaf {
     pub(super) hung: AtomicBool,
     pub(super) given_up: Event,
 }
-
-/// A disk that turns takes longer for a flush, even if its place comes by soon.
-const TURNS: Duration = Duration::from_micros(750);
 
 thread_local! {
     /// While a device's submit runs on this thread: leaves whose completions ran inside it.
@@ -169,7 +166,7 @@ impl Leaf {
             sync_writes: Recent::default(),
             flush_times: Recent::default(),
             knows_trim: AtomicBool::new(false),
-            turned: AtomicBool::new(false),
+            slow: AtomicBool::new(false),
             txg_mark: AtomicU64::new(0),
             may_lack_until: AtomicU64::new(0),
             was_away: AtomicBool::new(false),
@@ -263,12 +260,7 @@ impl Leaf {
 
     /// Whether it is a disk that turns, or as slow as one. What is said of it is not enough.
     pub fn turns(&self) -> bool {
-        // It goes on as one until it is clearly quicker, so that what is placed for a disk that
-        // turns is not now and then placed otherwise.
-        let least = if self.turned.load(Ordering::Relaxed) { TURNS * 4 / 5 } else { TURNS };
-        let turns = self.flush_time() > least && self.rotational();
-        self.turned.store(turns, Ordering::Relaxed);
-        turns
+        self.slow.load(Ordering::Relaxed) && self.rotational()
     }
 
     /// Whether the device is said to turn, which virtual ones are too.

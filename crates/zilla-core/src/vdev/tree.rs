@@ -282,11 +282,6 @@ impl VdevTree {
         self.tops.iter().filter(move |t| t.vdev.is_log == log && t.vdev.is_concrete())
     }
 
-    /// Whether there are disks among them that turn.
-    pub fn turns(&self, log: bool) -> bool {
-        self.tops_for(log).any(|t| t.leaves().any(|l| l.turns()))
-    }
-
     /// The smallest block the pool writes: a sector of its coarsest ordinary vdev is not split.
     pub fn min_ashift(&self) -> u32 {
         self.tops_for(false).map(Top::ashift).filter(|s| *s > 0).min().unwrap_or(9)

@@ -7,11 +7,9 @@
 //! when two are under way does the driver wait, and whoever commits meanwhile joins it. With more
 //! than two log vdevs one train for each may be under way, as blocks go to whichever was given
 //! least; more would only be smaller ones in a queue. (Trains that wait for data in place do not
-//! keep such a device busy, and are not counted.) On a rotational disk one is under way at a time,
-//! for each flush costs a part of a rotation, and it is delayed a moment for those who were told by
-//! the last ([`super::delay`]); several such disks may share it ([`super::stripes`]). So a lone
-//! committer waits for one write and one flush, and many share them. Large data go as several
-//! blocks, all on their way at once.
+//! keep such a device busy, and are not counted.) On a rotational disk one is under way at a time.
+//! How many, [`super::policy`] says. So a lone committer waits for one write and one flush, and
+//! many share them. Large data go as several blocks, all on their way at once.
 //!
 //! A driver does its work itself, not by a task: the last block's write and flush may then be
 //! system calls of its own thread ([`zilla_env::waiting_here`]), and a lone commit wakes nobody. If
@@ -25,8 +23,8 @@
 
 use super::itx::Itx;
 use super::log::{SAXATTR, State, Zilog};
-use super::pack::{BlockOnItsWay, MAX_BLOCKS, Sent, Train};
-use super::route::Sample;
+use super::pack::{BlockOnItsWay, MAX_BLOCKS, Train};
+use super::policy::Sample;
 use super::states::{Outcome, Waiter};
 use crate::error::Result;
 use crate::types::Txg;
@@ -164,7 +162,7 @@ impl Zilog {
         }
         let waiter = Waiter::new(object, open);
         let first = st.trains.join(waiter.clone());
-        if !first && st.delay.complete(st.trains.waiting().len()) {
+        if !first && st.pace.delay.complete(st.trains.waiting().len()) {
             self.changed.notify(usize::MAX);
         }
         let driven = first.then(|| Driven { env: self.ctx.env.clone(), work: Some(self.driver()) });
@@ -221,15 +219,15 @@ impl Zilog {
         if st.trains.rest() {
             return Step::Rest;
         }
-        let shape = self.store.log().shape();
-        let most = shape.trains.min(MAX_TRAINS);
+        let site = self.site();
+        let most = site.policy.at_once(&site).min(MAX_TRAINS);
         if st.trains.under_way() >= most || st.chain.on_their_way() >= MAX_BLOCKS {
             return Step::Room;
         }
         let waiting = st.trains.waiting().len();
         // Where two may be under way, those who come later have theirs as soon.
         if most == 1
-            && let Some(left) = st.delay.wait(self.ctx.env.now(), waiting)
+            && let Some(left) = st.pace.delay.wait(self.ctx.env.now(), waiting)
         {
             return Step::Gather(left);
         }
@@ -245,7 +243,7 @@ impl Zilog {
                 return Step::Txg(st.lost_txg);
             }
             let until = st.trains.waiting().iter().map(|w| w.open).min();
-            if let Some(txg) = until.and_then(|until| self.near_sync(until, synced)) {
+            if let Some(txg) = until.and_then(|until| self.near_sync(&site, until, synced)) {
                 return Step::Txg(txg);
             }
         }
@@ -259,7 +257,7 @@ impl Zilog {
             let lost = itxs.split_off(at).iter().map(|i| i.txg).max();
             st.lose(Txg(lost.unwrap_or(0)));
         }
-        Step::Send(Train { waiters, itxs, vdevs: shape.stripes, one_at_a_time: most == 1, syncing: None })
+        Step::Send(Train { waiters, itxs, site, syncing: None })
     }
 
     /// Sends all of a train but its last block, whose write is left to the caller.
@@ -356,7 +354,14 @@ impl Zilog {
         }
     }
 
-    pub(super) fn block_done(&self, number: u64, result: Result<LogWritten>, sent: Sent) {
+    /// A block's write is over. `counted`: its train is one of those that keep the log's device
+    /// busy. `spilled`: it ends a train, and is on none of the log devices that there are.
+    pub(super) fn block_done(
+        &self,
+        number: u64,
+        result: Result<LogWritten>,
+        (counted, spilled): (bool, bool),
+    ) {
         match &result {
             Ok(w) => {
                 self.count().took(|s| &s.write_latency, w.write);
@@ -364,7 +369,7 @@ impl Zilog {
                 if let Some(tracer) = self.ctx.store.tracer() {
                     tracer.log_block(self.objset, w.bytes, w.write + w.flush);
                 }
-                if sent.ends_train && !sent.separate && self.store.log().has_device() {
+                if spilled {
                     self.ctx.log.throttle.went_to_pool(w.write + w.flush);
                 }
             }
@@ -377,7 +382,7 @@ impl Zilog {
         {
             let mut st = self.state.lock();
             st.chain.written(number, result.is_ok());
-            if sent.counted {
+            if counted {
                 st.trains.arrive();
             }
             self.settle(&mut st, &mut told, &mut samples);
@@ -385,7 +390,7 @@ impl Zilog {
                 && !told.is_empty()
             {
                 let waiting = st.trains.waiting().len();
-                st.delay.stable(self.ctx.env.now(), w.write + w.flush, told.len(), waiting);
+                st.pace.delay.stable(self.ctx.env.now(), w.write + w.flush, told.len(), waiting);
             }
         }
         // The next train's driver first: it has the most to do.

@@ -34,11 +34,12 @@
 use super::itx::Itx;
 use super::log::Zilog;
 use super::pack::Train;
+use super::policy::Step;
 use super::states::Waiter;
 use crate::dmu::{Kept, KeptPart, Objset};
 use crate::error::{Errno, Error, Result};
 use crate::types::Txg;
-use crate::zio::{LOG_BLOCK_UNIT, LogStep};
+use crate::zio::LOG_BLOCK_UNIT;
 use bytes::Bytes;
 use std::sync::Arc;
 use zilla_ondisk::blkptr::BlkPtr;
@@ -135,8 +136,8 @@ impl Zilog {
             self.begin_chain(txg).await?;
         }
         let waiter = Waiter::new(None, txg.next());
-        let (waiters, vdevs) = (vec![waiter.clone()], Vec::new());
-        let mut train = Train { waiters, itxs, vdevs, one_at_a_time: false, syncing: Some(txg) };
+        let (waiters, site) = (vec![waiter.clone()], self.site());
+        let mut train = Train { waiters, itxs, site, syncing: Some(txg) };
         self.pack(&mut train).await?.await;
         waiter.wait().await;
         self.state.lock().chain.not_broken()
@@ -145,8 +146,8 @@ impl Zilog {
     /// Begins a chain in `txg`, which the caller holds open or syncs. Nobody else may be at it
     /// ([`Zilog::fill`]).
     pub(super) async fn begin_chain(&self, txg: Txg) -> Result<()> {
-        let step = LogStep { pause: true, on: None };
-        let mut bp = self.store.log().alloc(txg, LOG_BLOCK_UNIT, step).await?;
+        let spots = self.spots(&self.site(), Step { pause: true, on: None }, LOG_BLOCK_UNIT);
+        let mut bp = self.store.log().alloc(txg, LOG_BLOCK_UNIT, spots).await?;
         bp.set_cksum(self.new_chain());
         let mut st = self.state.lock();
         if let Err(e) = st.chain.begin(bp, txg) {

@@ -3,11 +3,10 @@
 //! The blocks that are on disk or on their way are a chain ([`Chain`]), of which each sync frees
 //! from the front what is over.
 
-use super::delay::GroupDelay;
 use super::itx::{Itx, Itxs, When};
+use super::policy::Pace;
 use super::states::{Chain, GivenBack, Trains};
 use super::stats::{Both, LogStats};
-use super::stripes::Worth;
 use crate::dmu::Objset;
 use crate::dsl::DslDataset;
 use crate::error::Result;
@@ -26,21 +25,15 @@ use zilla_ondisk::zil::{LogRecord, LrHeader, RecordBody, ZIL_ZC_SEQ, ZilHeader};
 /// The feature that a log with records of extended attributes needs.
 pub(super) const SAXATTR: &str = "zilsaxattr";
 
-/// How many trains' sizes are remembered to guess the next.
-pub(super) const SIZES: usize = 8;
-
 #[derive(Default)]
 pub(super) struct State {
     pub chain: Chain,
     pub trains: Trains,
     /// Number of the last record.
     pub lr_seq: u64,
-    pub delay: GroupDelay,
-    pub worth: Worth,
+    pub pace: Pace,
     /// Someone has the block at the end of the chain in hand, or begins a chain.
     pub filling: bool,
-    pub sizes: [u64; SIZES],
-    pub size_at: usize,
     /// Records up to this txg were taken and are in no block: only the txg makes them stable.
     pub lost_txg: Txg,
     /// Commits wait for txgs instead of writing.

@@ -14,14 +14,14 @@
 //! **Writing.** Every change of a file leaves a record in memory ([`itx`]), in the same critical
 //! section as the change, so that the order of records is the order of dependence. A commit
 //! ([`commit`]) writes those that matter to it: one write and one flush. [`states`] has the table
-//! of what a train, a block and a chain go through. Records whose txg is
-//! synced are forgotten, and so, at each sync, are blocks that hold nothing else ([`log`]): the
-//! header moves on with the uberblock, and always points to a block that is allocated, so that only
-//! a log's very first block costs a wait for a txg.
+//! of what a train, a block and a chain go through, and [`policy`] says how they use the devices.
+//! Records whose txg is synced are forgotten, and so, at each sync, are blocks that hold nothing
+//! else ([`log`]): the header moves on with the uberblock, and always points to a block that is
+//! allocated, so that only a log's very first block costs a wait for a txg.
 //!
 //! Large data are copied into the log, several blocks at a time, or written in place, so that the
 //! log holds only a pointer and the sync has nothing left to write: whichever is cheaper
-//! ([`place`], which has the rule, and [`route`], which finds out). Data in place are on their way
+//! ([`place`], which has the rule, and [`policy`], which finds out). Data in place are on their way
 //! together with the block that points to them, and it counts as written when they are stable too.
 //! A log device that fills up is given time ([`throttle`]).
 //!
@@ -48,8 +48,8 @@
 //! done as the header says.
 //!
 //! **Lock order.** The log's state, then the groups of waiting records. Both are leaves under the
-//! file system's locks. The pool's choice of ways ([`route`]) is taken under neither, and before
-//! the txgs' state.
+//! file system's locks. The pool's choice of ways ([`policy`]) is taken under neither, and
+//! before the txgs' state.
 //!
 //! **Encrypted datasets.** Their log blocks are encrypted but for what claiming takes: the chain,
 //! the records' heads, and the pointers of data in place. So a log is claimed without the key, and
@@ -60,18 +60,16 @@ mod blocks;
 mod chain;
 mod claim;
 mod commit;
-mod delay;
 mod itx;
 mod keep;
 mod log;
 mod pack;
 mod place;
+mod policy;
 mod replay;
 mod reset;
-mod route;
 mod states;
 mod stats;
-mod stripes;
 mod throttle;
 
 pub use claim::chain;
@@ -86,7 +84,8 @@ pub(crate) use reset::push_out_all;
 pub use reset::reset_all;
 pub use stats::{LATENCY_BUCKETS, LogCounts, LogStats};
 
-use route::Routes;
+use parking_lot::Mutex;
+use policy::{Devices, Routes};
 use throttle::Throttle;
 use zilla_ondisk::zil::{ZIL_REPLAY_NEEDED, ZilHeader};
 
@@ -97,8 +96,9 @@ pub struct PoolLog {
     pub stats: LogStats,
     /// Which of them could not be replayed.
     pub kept: KeptLogs,
-    /// Which way their large data go.
+    /// Which way their large data go, and what they know of the pool's vdevs.
     routes: Routes,
+    devices: Mutex<Devices>,
     /// How they spare log devices that fill up.
     throttle: Throttle,
 }

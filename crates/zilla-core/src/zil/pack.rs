@@ -10,14 +10,13 @@
 //! that is in no queue: its own txg frees it again.
 
 use super::itx::Itx;
-use super::log::{SIZES, Zilog};
-use super::route::Sample;
+use super::log::Zilog;
+use super::policy::{Sample, Site, Step};
 use super::states::{Cargo, Waiter};
-use super::stripes::Stripes;
 use crate::error::{Error, Result};
 use crate::txg::Tx;
 use crate::types::Txg;
-use crate::zio::{EarlyWrites, LOG_BLOCK_UNIT, LogStep};
+use crate::zio::{EarlyWrites, LOG_BLOCK_UNIT, Spots};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
@@ -43,8 +42,9 @@ const SECTOR: u64 = 4096;
 /// Blocks that may be under way at once.
 pub(super) const MAX_BLOCKS: usize = 16;
 
-/// A block that is being filled.
-struct Filling {
+/// A block that is being filled, of a train that goes there.
+struct Filling<'a> {
+    site: &'a Site,
     bp: BlkPtr,
     buf: IoBuf,
     used: usize,
@@ -57,10 +57,11 @@ struct Filling {
     syncing: Option<Txg>,
 }
 
-impl Filling {
-    fn new(bp: BlkPtr, most: usize, syncing: Option<Txg>) -> Filling {
+impl<'a> Filling<'a> {
+    fn new(site: &'a Site, bp: BlkPtr, most: usize, syncing: Option<Txg>) -> Filling<'a> {
         let size = bp.psize() as usize;
         Filling {
+            site,
             bp,
             buf: IoBuf::zeroed(size),
             used: CHAIN,
@@ -83,31 +84,11 @@ fn block_size(records: u64) -> u64 {
     (records + CHAIN as u64).next_multiple_of(LOG_BLOCK_UNIT).clamp(LOG_BLOCK_UNIT, MAX_BLOCK)
 }
 
-/// How much room the next train gets in its first block, from the sizes of the last (0: there were
-/// not so many yet). Who commits `alone` waits for one write, and on a rotational disk a second
-/// block costs more than room that is not used. Else it is written beside the first, and the room
-/// is missed: the log is the sooner full, and wider.
-fn guess(mut sizes: [u64; SIZES], alone: bool) -> u64 {
-    sizes.sort_unstable();
-    let known = &sizes[sizes.partition_point(|s| *s == 0)..];
-    let size = if alone { known.last() } else { known.get(known.len() / 2) };
-    size.copied().unwrap_or(0)
-}
-
 /// What goes with a train's last block.
 struct End {
     waiters: Vec<Arc<Waiter>>,
     sample: Option<Sample>,
     counted: bool,
-}
-
-/// Of a block whose write is over, for those who count.
-#[derive(Clone, Copy)]
-pub(super) struct Sent {
-    pub ends_train: bool,
-    /// The train is one of those that keep the log's device busy.
-    pub counted: bool,
-    pub separate: bool,
 }
 
 /// Writes a block, makes it stable and tells those who wait. It must be run to its end.
@@ -117,10 +98,7 @@ pub(super) type BlockOnItsWay = BoxFuture<'static, ()>;
 pub(super) struct Train {
     pub waiters: Vec<Arc<Waiter>>,
     pub itxs: Vec<Itx>,
-    /// Among these vdevs it may be divided.
-    pub vdevs: Vec<u32>,
-    /// No other is under way meanwhile: the log is on a rotational disk.
-    pub one_at_a_time: bool,
+    pub site: Site,
     /// The sync of this txg sends it, for what it could not put on disk.
     pub syncing: Option<Txg>,
 }
@@ -132,27 +110,21 @@ impl Zilog {
         let first = self.state.lock().chain.end();
         let first = first.ok_or_else(|| Error::os(crate::error::Errno::Io, "the log was given back"))?;
         let whole_itxs = std::mem::take(&mut train.itxs);
-        let (placed, ahead, sample) = self.place(&whole_itxs).await;
+        let site = &train.site;
+        let (placed, ahead, sample) = self.place(&whole_itxs, site).await;
         // What waits for the pool's own disks leaves a log device to others, if it can have several
         // at once.
-        let counted = ahead.is_empty() || train.one_at_a_time || !self.store.log().has_device();
+        let one_at_a_time = site.policy.at_once(site) == 1;
+        let counted = ahead.is_empty() || one_at_a_time || site.devices() == 0;
         let mut itxs = Vec::with_capacity(whole_itxs.len());
         whole_itxs.into_iter().for_each(|i| placed.divide(i, &mut itxs));
         let mut left: u64 = itxs.iter().map(|i| i.len() as u64).sum();
         let whole = left;
-        let mut vdevs = std::mem::take(&mut train.vdevs);
-        let mut usual = 0;
-        if !vdevs.is_empty() {
-            let mut st = self.state.lock();
-            usual = st.sizes.iter().copied().min().unwrap_or(0);
-            if !st.worth.leaves(self.ctx.env.now(), whole) {
-                vdevs.clear();
-            }
-        }
-        let lens: Vec<usize> =
-            if vdevs.is_empty() { Vec::new() } else { itxs.iter().map(Itx::len).collect() };
-        let stripes = Stripes::new(vdevs, first.dva(0).vdev, &lens, usual, MAX_RECORDS);
-        let mut filling = Filling::new(first, stripes.most, train.syncing);
+        let stripes = {
+            let (mut st, now) = (self.state.lock(), self.ctx.env.now());
+            site.policy.divide(site, &mut st.pace, now, (first.dva(0).vdev, &itxs, MAX_RECORDS))
+        };
+        let mut filling = Filling::new(site, first, stripes.most, train.syncing);
         filling.ahead = ahead;
         let mut blocks = 0;
         for (n, mut itx) in itxs.into_iter().enumerate() {
@@ -162,8 +134,7 @@ impl Zilog {
             }
             if len > filling.room() && len <= MAX_RECORDS {
                 blocks += 1;
-                let size = stripes.next(lens.get(n..).unwrap_or_default()).unwrap_or(left);
-                let next = (block_size(size), stripes.step(blocks));
+                let next = (block_size(stripes.next(n).unwrap_or(left)), stripes.step(blocks));
                 filling = self.next_block(filling, next, stripes.most).await?;
             }
             let mut data = std::mem::take(&mut itx.data);
@@ -175,7 +146,7 @@ impl Zilog {
                     let room = filling.room().saturating_sub(itx.record.len()) / 8 * 8;
                     if room < MIN_PIECE.min(now) {
                         let need = (data.len() + LR_WRITE_SIZE) as u64;
-                        let next = (block_size(left.max(need)), LogStep::default());
+                        let next = (block_size(left.max(need)), Step::default());
                         filling = self.next_block(filling, next, MAX_RECORDS).await?;
                         continue;
                     }
@@ -215,21 +186,19 @@ impl Zilog {
         }
         let size = {
             let mut st = self.state.lock();
-            let at = st.size_at;
             if train.syncing.is_none() {
-                st.sizes[at] = whole;
-                st.size_at = (at + 1) % SIZES;
+                st.pace.packed(whole);
             }
             let alone =
                 train.waiters.len() == 1 && st.trains.under_way() == 0 && st.trains.waiting().is_empty();
             if counted {
                 st.trains.leave();
             }
-            guess(st.sizes, alone || train.one_at_a_time)
+            site.policy.size(&st.pace, alone || one_at_a_time)
         };
         // The last block's waiters are the train's.
         let end = End { waiters: train.waiters.clone(), sample, counted };
-        let next = (block_size(stripes.next(&lens).unwrap_or(size)), stripes.after());
+        let next = (block_size(stripes.next(0).unwrap_or(size)), stripes.after());
         match self.send_block(filling, next, Some(end)).await {
             Ok((_, last)) => Ok(last),
             Err(e) => {
@@ -241,12 +210,12 @@ impl Zilog {
         }
     }
 
-    async fn next_block(
+    async fn next_block<'a>(
         self: &Arc<Self>,
-        filling: Filling,
-        next: (u64, LogStep),
+        filling: Filling<'a>,
+        next: (u64, Step),
         most: usize,
-    ) -> Result<Filling> {
+    ) -> Result<Filling<'a>> {
         loop {
             let listener = self.changed.listen();
             if self.state.lock().chain.on_their_way() < MAX_BLOCKS {
@@ -254,14 +223,23 @@ impl Zilog {
             }
             listener.await;
         }
-        let syncing = filling.syncing;
+        let (site, syncing) = (filling.site, filling.syncing);
         let (bp, mut block) = self.send_block(filling, next, None).await?;
         // Its write is under way before the next one's: a disk that gets them in another order
         // takes one more rotation for each. But this thread does not wait for it.
         if own_thread(Duration::ZERO, || (&mut block).now_or_never()).is_none() {
             self.ctx.env.spawn(block);
         }
-        Ok(Filling::new(bp, most, syncing))
+        Ok(Filling::new(site, bp, most, syncing))
+    }
+
+    /// Where the next train goes.
+    pub(super) fn site(&self) -> Site {
+        self.ctx.log.site(self.ctx.store.log())
+    }
+
+    pub(super) fn spots(&self, site: &Site, step: Step, size: u64) -> Spots {
+        self.ctx.log.spots(site, step, size, self.ctx.env.now())
     }
 
     /// The txg in which the block behind `bp` is allocated. The births of a chain's blocks never
@@ -281,17 +259,18 @@ impl Zilog {
     /// last of a train. Returns the next, and this one's way to the disk.
     async fn send_block(
         self: &Arc<Self>,
-        filling: Filling,
-        (next_size, step): (u64, LogStep),
+        filling: Filling<'_>,
+        (next_size, step): (u64, Step),
         end: Option<End>,
     ) -> Result<(BlkPtr, BlockOnItsWay)> {
-        let Filling { bp, mut buf, used, max_txg, ahead, syncing, .. } = filling;
+        let Filling { site, bp, mut buf, used, max_txg, ahead, syncing, .. } = filling;
         let (ends_train, counted) = (end.is_some(), end.as_ref().is_some_and(|e| e.counted));
         let (txg, tx) = self.txg_of_next(&bp, syncing)?;
-        let next = match self.store.log().alloc(txg, next_size, step).await {
+        let spots = self.spots(site, step, next_size);
+        let next = match self.store.log().alloc(txg, next_size, spots).await {
             // What comes next was only guessed.
             Err(e) if e.is(crate::error::Errno::NoSpc) && ends_train && next_size > LOG_BLOCK_UNIT => {
-                self.store.log().alloc(txg, LOG_BLOCK_UNIT, step).await
+                self.store.log().alloc(txg, LOG_BLOCK_UNIT, spots).await
             }
             other => other,
         };
@@ -324,39 +303,22 @@ impl Zilog {
             st.dirty(txg);
             number
         };
-        let separate = self.store.log().is_separate(&bp);
-        let counts = self.count();
-        if separate {
-            counts.add(|s| &s.slog_blocks, 1);
-            counts.add(|s| &s.slog_bytes, used as u64);
-            counts.add(|s| &s.slog_written, written as u64);
-            counts.add(|s| &s.slog_allocated, bp.psize());
-        } else {
-            counts.add(|s| &s.normal_blocks, 1);
-            counts.add(|s| &s.normal_bytes, used as u64);
-            counts.add(|s| &s.normal_written, written as u64);
-            counts.add(|s| &s.normal_allocated, bp.psize());
-        }
+        let (log, at) = (self.clone(), bp.dva(0));
+        let on = site.at(at.vdev);
+        let separate = on.is_some_and(|o| o.separate);
+        self.count().block(separate, [1, used as u64, written as u64, bp.psize()]);
         let write = self.store.log().write_log(&bp, buf.into_bytes(), ahead);
         drop(tx);
-        let log = self.clone();
+        let spilled = ends_train && !separate && site.devices() > 0;
         let written = async move {
+            let (pool, env) = (&log.ctx.log, &log.ctx.env);
+            pool.issued(on, &at, env.now());
             let result = write.await;
-            log.block_done(number, result, Sent { ends_train, counted, separate });
+            if result.is_ok() {
+                pool.stable(on, env.now());
+            }
+            log.block_done(number, result, (counted, spilled));
         };
         Ok((next, written.boxed()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_first_block_has_room_for_most_trains_or_for_all() {
-        let sizes = [8, 8, 100, 8, 12, 8, 16, 8];
-        assert_eq!((guess(sizes, true), guess(sizes, false)), (100, 8));
-        assert_eq!(guess([8, 16, 8, 16, 8, 16, 8, 16], false), 16);
-        assert_eq!((guess([0, 12, 0, 0, 0, 0, 0, 0], false), guess([0; SIZES], false)), (12, 0));
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! | | no log device | log device |
 //! |---|---|---|
-//! | `logbias=latency` | whole blocks of `zfs_immediate_write_sz` (32 KiB) and more: in place | the quicker way ([`super::route`]): copied, or in place |
+//! | `logbias=latency` | whole blocks of `zfs_immediate_write_sz` (32 KiB) and more: in place | the quicker way ([`super::policy`]): copied, or in place |
 //! | `logbias=throughput` | whole blocks: in place | the same: the devices' bandwidth is for others |
 //!
 //! A txg that is being synced takes no more blocks: unless a log device is the quicker way, where
@@ -25,7 +25,7 @@
 
 use super::itx::Itx;
 use super::log::Zilog;
-use super::route::{Route, Sample};
+use super::policy::{Route, Sample, Site};
 use crate::dmu::{Dnode, Objset};
 use crate::tunables::IMMEDIATE_WRITE_SZ;
 use crate::txg::Tx;
@@ -62,7 +62,7 @@ pub(super) fn can_be_placed(throughput: bool, bytes: u64, blksz: u64) -> bool {
 impl Zilog {
     /// Writes in place what is better there. Where there was a choice, how the train's large data
     /// go: a sample, for when they are stable.
-    pub(super) async fn place(&self, itxs: &[Itx]) -> (Placed, EarlyWrites, Option<Sample>) {
+    pub(super) async fn place(&self, itxs: &[Itx], site: &Site) -> (Placed, EarlyWrites, Option<Sample>) {
         let (mut placed, mut writes) = (Placed::default(), EarlyWrites::default());
         let is_ours = |os: &Arc<Objset>| os.log().is_some_and(|l| std::ptr::eq(&**l, self));
         let objset = self.ds.upgrade().and_then(|ds| ds.open_objset()).filter(is_ours);
@@ -70,11 +70,11 @@ impl Zilog {
         let throughput = self.wants_throughput();
         let whole = whole_blocks(&objset, itxs, throughput, &mut placed.sizes);
         let mut sample = None;
-        if !throughput && self.store.log().has_device() {
+        if !throughput && site.devices() > 0 {
             let large = whole.values().map(|(_, d)| d.len() as u64).sum();
             let all = itxs.iter().map(|i| i.len() as u64).sum();
-            let chosen = sample.insert(Sample::new(&self.ctx, all, large));
-            if chosen.route() == Route::Log {
+            sample = site.policy.route(&self.ctx, all, large);
+            if sample.as_ref().is_none_or(|s| s.route() == Route::Log) {
                 return (Placed::default(), writes, sample);
             }
         }
@@ -101,13 +101,13 @@ impl Zilog {
     /// The txg under sync that a commit of what was done up to `until` does best to wait for: its
     /// data are too much for a second writing to the pool's own disks, or to a log device that is
     /// slower than these, and most of what its sync has to write.
-    pub(super) fn near_sync(&self, until: Txg, synced: Txg) -> Option<Txg> {
+    pub(super) fn near_sync(&self, site: &Site, until: Txg, synced: Txg) -> Option<Txg> {
         let txgs = &self.ctx.txgs;
         let last = until.min(txgs.closed());
         if last <= synced {
             return None;
         }
-        let large = match self.store.log().has_device() && !self.wants_throughput() {
+        let large = match site.devices() > 0 && !self.wants_throughput() {
             true => (self.ctx.log.routes.slow_log()? * SYNC.as_secs_f64()) as u64,
             false => LARGE,
         };

@@ -40,7 +40,7 @@
 //! that txg; no commit writes to it meanwhile.
 
 use super::blocks::Blocks;
-use super::route::Sample;
+use super::policy::Sample;
 use crate::error::{Errno, Error, Result};
 use crate::types::Txg;
 use event_listener::Event;

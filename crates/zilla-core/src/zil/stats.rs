@@ -121,6 +121,18 @@ impl Both<'_> {
         which(self.0).fetch_add(n, Ordering::Relaxed);
         which(self.1).fetch_add(n, Ordering::Relaxed);
     }
+    /// A block: 1, and the bytes of its records, written and allocated.
+    pub(super) fn block(&self, slog: bool, n: [u64; 4]) {
+        for s in [self.0, self.1] {
+            let counters = match slog {
+                true => [&s.slog_blocks, &s.slog_bytes, &s.slog_written, &s.slog_allocated],
+                false => [&s.normal_blocks, &s.normal_bytes, &s.normal_written, &s.normal_allocated],
+            };
+            for (c, n) in counters.into_iter().zip(n) {
+                c.fetch_add(n, Ordering::Relaxed);
+            }
+        }
+    }
     pub(super) fn took(&self, which: fn(&LogStats) -> &Latencies, d: Duration) {
         which(self.0).count(d);
         which(self.1).count(d);

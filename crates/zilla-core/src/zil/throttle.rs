@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How full a log is when txgs are hurried, and when trains begin to wait.
-const HURRY: f64 = 0.5;
+pub(super) const HURRY: f64 = 0.5;
 const WAIT: f64 = 0.75;
 /// Shorter waits are left out.
 const LEAST: Duration = Duration::from_micros(20);
@@ -51,7 +51,7 @@ impl Throttle {
 impl Zilog {
     /// Before a train sets out.
     pub(super) async fn go_easy(&self) {
-        let Some(full) = self.store.log().fullness().filter(|f| *f > HURRY) else { return };
+        let Some(full) = self.ctx.store.log().fullness().filter(|f| *f > HURRY) else { return };
         self.ctx.txgs.hurry();
         let wait = self.ctx.log.throttle.wait(full);
         if !wait.is_zero() {

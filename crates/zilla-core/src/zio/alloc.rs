@@ -47,6 +47,21 @@ pub enum AllocClass {
     Dedup,
 }
 
+/// A place on a vdev.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// So many bytes behind the last one; if that is not right behind it, where much is free.
+    After(u64),
+    /// As low as there is room: what has become free is used again first.
+    Lowest,
+}
+
+/// A vdev, and a place there.
+pub type Spot = (u32, At);
+
+/// The best first.
+pub type Spots = [Option<Spot>; 2];
+
 /// One block to be placed.
 #[derive(Clone, Copy, Debug)]
 pub struct AllocReq {
@@ -59,11 +74,9 @@ pub struct AllocReq {
     pub most_copies: u8,
     /// The block is a gang's header: of 512 bytes, and worth space that is held back from others.
     pub gang_header: bool,
-    /// On a rotational disk, so many bytes behind the last place, if there is one free: it is
-    /// written after a pause, and what lies nearer has passed the head by then.
-    pub skip: u64,
-    /// On this vdev, if its class is the right one and it has room.
-    pub on: Option<u32>,
+    /// Where it is best, of each class on the first of these that is of it. If there is no room,
+    /// and where nothing is said, it is the vdevs' turn.
+    pub spots: Spots,
     /// A txg is lost without it: look everywhere, whatever is known of the metaslabs that are not
     /// loaded.
     pub must: bool,
@@ -72,7 +85,7 @@ pub struct AllocReq {
 impl AllocReq {
     /// Wherever it is its class' turn.
     pub fn new(class: AllocClass, psize: u64, copies: u8) -> AllocReq {
-        AllocReq { class, psize, copies, most_copies: 3, gang_header: false, skip: 0, on: None, must: false }
+        AllocReq { class, psize, copies, most_copies: 3, gang_header: false, spots: [None; 2], must: false }
     }
 }
 

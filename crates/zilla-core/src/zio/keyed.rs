@@ -2,9 +2,7 @@
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
-use super::{
-    BlockStore, EarlyWrites, Leave, LogShape, LogStep, LogStore, LogWritten, Priority, WriteReq, expand,
-};
+use super::{BlockStore, EarlyWrites, Leave, LogStore, LogWritten, Priority, Spots, WriteReq, expand};
 use crate::arc::Access;
 use crate::crypt::{DataKey, Seal};
 use crate::error::{Errno, Error, Result};
@@ -161,19 +159,11 @@ impl BlockStore for KeyedStore {
 }
 
 impl LogStore for KeyedStore {
-    fn has_device(&self) -> bool {
-        self.pool.log().has_device()
-    }
-
-    fn fullness(&self) -> Option<f64> {
-        self.pool.log().fullness()
-    }
-
-    fn alloc(&self, txg: Txg, size: u64, step: LogStep) -> BoxFuture<'_, Result<BlkPtr>> {
+    fn alloc(&self, txg: Txg, size: u64, spots: Spots) -> BoxFuture<'_, Result<BlkPtr>> {
         Box::pin(async move {
             self.seal()?;
             let (salt, iv) = self.key.for_log(&*self.env.rng)?;
-            let mut bp = self.pool.log().alloc(txg, size, step).await?;
+            let mut bp = self.pool.log().alloc(txg, size, spots).await?;
             bp.set_crypt(true);
             bp.set_salt_iv(salt, iv);
             Ok(bp)
@@ -202,14 +192,6 @@ impl LogStore for KeyedStore {
             let stored = self.pool.log().read_log(bp, bookmark).await?;
             self.key.open_log(&bp, &stored)
         })
-    }
-
-    fn is_separate(&self, bp: &BlkPtr) -> bool {
-        self.pool.log().is_separate(bp)
-    }
-
-    fn shape(&self) -> LogShape {
-        self.pool.log().shape()
     }
 }
 
@@ -267,9 +249,5 @@ impl BlockStore for SealedStore {
 impl LogStore for SealedStore {
     fn read_log(&self, bp: BlkPtr, bookmark: Bookmark) -> BoxFuture<'_, Result<Bytes>> {
         self.0.log().read_log(bp, bookmark)
-    }
-
-    fn is_separate(&self, bp: &BlkPtr) -> bool {
-        self.0.log().is_separate(bp)
     }
 }

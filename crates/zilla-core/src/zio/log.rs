@@ -1,10 +1,9 @@
 //! Places and writes for the intent log, outside of any txg's batches.
 //!
-//! A log block goes to a log device if there is one with room: where the caller says, else of
-//! several that are not rotational to the one that was given least. Else it goes to the metaslabs
-//! that normal vdevs keep for it, or to any. It is written once, by itself, and waited for:
-//! [`Zio::alloc_log`], [`Zio::write_log`], [`LogWrite::stable`], each step seen by the caller so
-//! that he can have many blocks on their way.
+//! A log block goes to a log device if there is one with room, where the caller says. Else it goes
+//! to the metaslabs that normal vdevs keep for it, or to any. It is written once, by itself, and
+//! waited for: [`Zio::write_log`], [`LogWrite::stable`], each step seen by the caller so that he
+//! can have many blocks on their way.
 //!
 //! What is kept true: a [`LogWrite`] that is stable can be read back from its vdev after a crash,
 //! if no more devices are lost than the vdev bears. A leaf that did not take a block has its txg in
@@ -26,9 +25,9 @@ use zilla_ondisk::object_type::DMU_OT_INTENT_LOG;
 use zilla_ondisk::{ByteOrder, Dva};
 
 use super::early::EarlyWrites;
-use super::store::{LogStep, LogWritten};
+use super::store::LogWritten;
 use super::write::Place;
-use super::{AllocClass, AllocReq, Priority, Zio, verify};
+use super::{AllocClass, AllocReq, Priority, Spots, Zio, verify};
 use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, Txg};
 use crate::vdev::{Layout, Leaf, Reader, Top, unfenced};
@@ -40,14 +39,6 @@ pub const LOG_BLOCK_UNIT: u64 = zilla_ondisk::zil::ZIL_MIN_BLKSZ;
 /// another thread.
 const HANDING_OVER: Duration = Duration::from_micros(250);
 
-/// Where a log block goes.
-#[derive(Clone, Copy, Debug)]
-pub struct LogPlace {
-    pub dva: Dva,
-    /// A device of its own rather than the pool's.
-    pub slog: bool,
-}
-
 /// A log block that its vdev has, though perhaps only in a device's cache.
 pub struct LogWrite {
     zio: Zio,
@@ -58,22 +49,6 @@ pub struct LogWrite {
 }
 
 impl Zio {
-    /// Finds a place for a log block of `size` bytes (a multiple of 4096). The caller holds `txg`
-    /// open, and frees the block in a txg's sync as any other. `ENOSPC`: no run of this size is
-    /// left; what was to be logged must wait for its txg.
-    pub async fn alloc_log(&self, txg: Txg, size: u64, step: LogStep) -> Result<LogPlace> {
-        let LogStep { pause, on } = step;
-        let skip = if pause { self.0.log_gap.get(on, size, self.0.env.now()) } else { 0 };
-        let req = AllocReq { skip, on, ..AllocReq::new(AllocClass::Log, size, 1) };
-        let dvas = match self.place_one(txg, req).await? {
-            Place::At(dvas) => dvas,
-            Place::NoRun => return Err(Error::os(Errno::NoSpc, "there is no place for a log block")),
-        };
-        let dva = dvas.first().copied().ok_or_else(|| Error::os(Errno::NoSpc, "there is no place"))?;
-        let slog = self.tree().top(dva.vdev)?.vdev.is_log;
-        Ok(LogPlace { dva, slog })
-    }
-
     /// Writes a block to the place it was given; `txg` is its birth. An error if too few leaves
     /// took it.
     pub async fn write_log(&self, txg: Txg, dva: &Dva, data: &Bytes) -> Result<LogWrite> {
@@ -152,12 +127,16 @@ impl LogWrite {
 }
 
 impl Zio {
-    /// The pointer to a log block that is yet to be written, complete but for its checksum words,
-    /// which are its number in the chain.
-    pub(super) async fn alloc_log_block(&self, txg: Txg, size: u64, step: LogStep) -> Result<BlkPtr> {
-        let place = self.alloc_log(txg, size, step).await?;
+    /// The pointer to a log block of `size` bytes (a multiple of 4096) that is yet to be written,
+    /// complete but for its checksum words, which are its number in the chain. The caller holds
+    /// `txg` open, and frees the block in a txg's sync as any other. `ENOSPC`: no run of this size
+    /// is left; what was to be logged must wait for its txg.
+    pub(super) async fn alloc_log_block(&self, txg: Txg, size: u64, spots: Spots) -> Result<BlkPtr> {
+        let no_place = || Error::os(Errno::NoSpc, "there is no place for a log block");
+        let req = AllocReq { spots, ..AllocReq::new(AllocClass::Log, size, 1) };
+        let Place::At(dvas) = self.place_one(txg, req).await? else { return Err(no_place()) };
         let mut bp = BlkPtr::ZERO;
-        bp.set_dva(0, place.dva);
+        bp.set_dva(0, *dvas.first().ok_or_else(no_place)?);
         bp.set_lsize(size);
         bp.set_psize(size);
         bp.set_compress(Compress::Off as u8);
@@ -166,12 +145,6 @@ impl Zio {
         bp.set_byteorder(ByteOrder::NATIVE);
         bp.set_births(txg.0, txg.0);
         Ok(bp)
-    }
-
-    /// Whether a block lies on a log device.
-    pub(super) fn log_on_log_vdev(&self, bp: &BlkPtr) -> bool {
-        let tree = self.tree();
-        bp.dvas().all(|d| tree.top(d.vdev).is_ok_and(|t| t.vdev.is_log))
     }
 
     /// Writes the used part of a log block and makes it stable.
@@ -188,34 +161,26 @@ impl Zio {
             let started = clock.now();
             let bytes = data.len() as u64;
             let dva = bp.dva(0);
-            let (whole, turns, is_log) = {
+            let whole = {
                 let tree = zio.tree();
                 let top = tree.check_dva(&dva, bp.psize(), bp.phys_birth())?;
-                let turns = top.leaves().any(|l| l.turns());
                 // What is missing of a parity vdev's columns could not be told from damage: these
                 // get the whole block.
-                let whole = match &top.layout {
+                match &top.layout {
                     Layout::Raidz { .. } | Layout::Draid { .. } if bytes < bp.psize() => {
                         let mut buf = IoBuf::zeroed(bp.psize() as usize);
                         buf[..data.len()].copy_from_slice(&data);
                         buf.into_bytes()
                     }
                     _ => data,
-                };
-                (whole, turns, top.vdev.is_log)
+                }
             };
-            if turns {
-                zio.0.log_gap.block(dva.vdev, (dva.offset, dva.asize), started);
-            }
             let (write, ()) = join(zio.write_log(Txg(bp.birth()), &dva, &whole), ahead.written()).await;
             let write = write?;
             let wrote = clock.now();
             let (block, data) = join(write.stable(), ahead.stable()).await;
             block.and(data)?;
             let flushed = clock.now();
-            if turns {
-                zio.0.log_gap.stable(dva.vdev, flushed, is_log);
-            }
             Ok(LogWritten {
                 bytes,
                 write: wrote.saturating_sub(started),

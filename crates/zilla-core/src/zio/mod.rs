@@ -38,7 +38,6 @@ mod early;
 mod evacuate;
 mod free;
 mod gang;
-mod gap;
 mod inflight;
 mod injected;
 mod keyed;
@@ -76,7 +75,8 @@ use crate::vdev::VdevTree;
 
 pub use crate::vdev::Priority;
 pub use alloc::{
-    AllocClass, AllocReq, AllocStop, Allocator, DeviceWaiter, Dvas, Leave, devices_away, is_away,
+    AllocClass, AllocReq, AllocStop, Allocator, At, DeviceWaiter, Dvas, Leave, Spot, Spots, devices_away,
+    is_away,
 };
 pub(crate) use byteswap::class_swap;
 pub use dedup::{Claim, DedupTables};
@@ -84,13 +84,13 @@ pub use early::EarlyWrites;
 pub use evacuate::Sides;
 pub use injected::Unreadable;
 pub use keyed::{KeyedStore, SealedStore};
-pub use log::{LOG_BLOCK_UNIT, LogPlace, LogWrite};
+pub use log::{LOG_BLOCK_UNIT, LogWrite};
 pub(crate) use met::Met;
 pub use raw::RawStore;
 pub use read::Scrubbed;
 use read::expand;
 pub use repair::Pointers;
-pub use store::{BlockStore, CachePolicy, Dedup, LogShape, LogStep, LogStore, LogWritten, Packed, WriteReq};
+pub use store::{BlockStore, CachePolicy, Dedup, LogStore, LogVdev, LogVdevs, LogWritten, Packed, WriteReq};
 pub(crate) use write::squeeze;
 
 /// What the pool's feature flags allow a writer.
@@ -123,7 +123,6 @@ struct Inner {
     past: Mutex<past::Past>,
     inflight: inflight::Inflight,
     track: track::Track,
-    log_gap: gap::Gap,
     repairs: repair::Repairs,
     /// Not owned, for the same reason.
     waiter: OnceLock<Weak<dyn DeviceWaiter>>,
@@ -157,7 +156,6 @@ impl Zio {
             past: Mutex::default(),
             inflight: inflight::Inflight::default(),
             track: track::Track::default(),
-            log_gap: gap::Gap::default(),
             repairs: repair::Repairs::default(),
             waiter: OnceLock::new(),
             pointers: OnceLock::new(),

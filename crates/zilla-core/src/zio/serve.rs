@@ -13,8 +13,8 @@ use zilla_ondisk::object_type::DMU_OT_DNODE;
 
 use super::read::is_sealed;
 use super::{
-    BlockStore, CachePolicy, EarlyWrites, Leave, LogShape, LogStep, LogStore, LogWritten, Priority, WriteReq,
-    Zio,
+    BlockStore, CachePolicy, EarlyWrites, Leave, LogStore, LogVdev, LogVdevs, LogWritten, Priority, Spots,
+    WriteReq, Zio,
 };
 use crate::arc::Access;
 use crate::crypt::Seal;
@@ -177,19 +177,12 @@ impl BlockStore for Zio {
 }
 
 impl LogStore for Zio {
-    fn has_device(&self) -> bool {
-        self.tree()
-            .tops
-            .iter()
-            .any(|t| t.vdev.is_log && t.vdev.is_concrete() && t.vdev.allocatable().load(Ordering::Relaxed))
-    }
-
     fn fullness(&self) -> Option<f64> {
         self.allocator().ok()?.log_fullness()
     }
 
-    fn alloc(&self, txg: Txg, size: u64, step: LogStep) -> BoxFuture<'_, Result<BlkPtr>> {
-        Box::pin(self.alloc_log_block(txg, size, step))
+    fn alloc(&self, txg: Txg, size: u64, spots: Spots) -> BoxFuture<'_, Result<BlkPtr>> {
+        Box::pin(self.alloc_log_block(txg, size, spots))
     }
 
     fn write_log(
@@ -205,19 +198,17 @@ impl LogStore for Zio {
         Box::pin(async move { self.read_log_block(&bp, bookmark).await })
     }
 
-    fn is_separate(&self, bp: &BlkPtr) -> bool {
-        self.log_on_log_vdev(bp)
-    }
-
-    fn shape(&self) -> LogShape {
+    fn vdevs(&self, separate: bool) -> LogVdevs {
         let tree = self.tree();
-        let logs = tree.tops_for(true).count();
-        let turns = tree.turns(logs > 0);
-        let stripes = if turns && logs > 1 {
-            tree.tops_for(true).map(|t| t.vdev.id as u32).collect()
-        } else {
-            Vec::new()
-        };
-        LogShape { trains: if turns { 1 } else { logs.max(2) }, stripes }
+        let tops = tree.tops_for(separate).filter(|t| {
+            // What is for metadata or tables alone takes none.
+            t.vdev.allocatable().load(Ordering::Relaxed) && t.vdev.bias().is_none()
+        });
+        tops.map(|t| LogVdev {
+            id: t.id,
+            rotational: t.leaves().any(|l| l.rotational()),
+            turns: t.leaves().any(|l| l.turns()),
+        })
+        .collect()
     }
 }

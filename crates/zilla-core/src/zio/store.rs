@@ -4,7 +4,7 @@
 //! [`super::Zio`]; the DMU's own tests use one in memory.
 
 use super::early::EarlyWrites;
-use super::{Leave, RawStore};
+use super::{Leave, RawStore, Spots};
 use crate::arc::{Access, Caching};
 use crate::crypt::Seal;
 use crate::error::{Errno, Error, Result};
@@ -13,6 +13,7 @@ use crate::types::{Bookmark, Txg};
 use crate::vdev::Priority;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use smallvec::SmallVec;
 use std::time::Duration;
 use zilla_codec::checksum::Checksum;
 use zilla_codec::compress::{Compress, CompressSpec};
@@ -66,26 +67,17 @@ pub struct Dedup {
     pub verify: bool,
 }
 
-/// Where a log block goes, seen from the one before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LogStep {
-    /// The disk has written nothing for a while when it comes, not even the one before.
-    pub pause: bool,
-    /// On this vdev, if that can be.
-    pub on: Option<u32>,
+/// A top-level vdev that takes log blocks, and what is known of its devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogVdev {
+    pub id: u32,
+    /// Some say that they are rotational.
+    pub rotational: bool,
+    /// Some are.
+    pub turns: bool,
 }
 
-/// How log blocks are best sent to the vdevs there are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogShape {
-    /// Trains that are best under way at once: one for each log vdev, and two where there is only
-    /// one, which can begin with the second while it ends the first. A disk cannot: it turns once
-    /// more for each flush, so who comes meanwhile had better share the next.
-    pub trains: usize,
-    /// The log vdevs, if there are several and one of them turns: a train can be divided among
-    /// them.
-    pub stripes: Vec<u32>,
-}
+pub type LogVdevs = SmallVec<[LogVdev; 4]>;
 
 /// How the write of a log block went: how much it was, how long the write itself took, and how long
 /// the flush.
@@ -258,11 +250,6 @@ pub trait BlockStore: Send + Sync {
 
 /// What the intent log needs of a pool beside. A store without devices has no log.
 pub trait LogStore: Send + Sync {
-    /// Whether there is a log device that takes blocks.
-    fn has_device(&self) -> bool {
-        false
-    }
-
     /// How much of the log devices' space is taken, from 0 to 1; None: there are none that take
     /// blocks.
     fn fullness(&self) -> Option<f64> {
@@ -270,7 +257,7 @@ pub trait LogStore: Send + Sync {
     }
 
     /// A place for a block, in a txg that the caller holds open. See `zio/log.rs`.
-    fn alloc(&self, _: Txg, _size: u64, _: LogStep) -> BoxFuture<'_, Result<BlkPtr>> {
+    fn alloc(&self, _: Txg, _size: u64, _: Spots) -> BoxFuture<'_, Result<BlkPtr>> {
         Box::pin(std::future::ready(Err(no_log())))
     }
 
@@ -285,14 +272,9 @@ pub trait LogStore: Send + Sync {
         Box::pin(std::future::ready(Err(no_log())))
     }
 
-    /// Whether a block lies on a device that is for nothing else.
-    fn is_separate(&self, _: &BlkPtr) -> bool {
-        false
-    }
-
-    /// How blocks are best sent.
-    fn shape(&self) -> LogShape {
-        LogShape { trains: 2, stripes: Vec::new() }
+    /// The vdevs that take blocks: those that are for the log alone, or the pool's.
+    fn vdevs(&self, _separate: bool) -> LogVdevs {
+        LogVdevs::new()
     }
 }
 

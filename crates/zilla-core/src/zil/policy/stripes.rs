@@ -13,16 +13,26 @@
 //! and a third of that of four. Through FUSE on two cores, where waking the writers takes most of
 //! the time, 49.1 with one, 47.9 with four; divided always, 42.8.
 
-use crate::zio::LogStep;
 use std::time::Duration;
 
 /// What each disk gets at least.
 const LEAST: u64 = 32 << 10;
 
+/// Where a block goes, seen from the one before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::zil) struct Step {
+    /// The disk has written nothing for a while when it comes, not even the one before.
+    pub pause: bool,
+    /// On this vdev, if that can be.
+    pub on: Option<u32>,
+}
+
 /// How a train is divided.
-pub(super) struct Stripes {
+pub(in crate::zil) struct Stripes {
     /// The vdevs, that of the first block first; none: it is not divided.
     vdevs: Vec<u32>,
+    /// Of its records, if it is divided.
+    lens: Vec<usize>,
     /// Blocks for each, one behind the other.
     blocks: usize,
     /// Bytes of records in each block at most.
@@ -30,37 +40,44 @@ pub(super) struct Stripes {
 }
 
 impl Stripes {
+    /// For one that is not divided.
+    pub(super) fn whole(most: usize) -> Stripes {
+        Stripes { vdevs: Vec::new(), lens: Vec::new(), blocks: 1, most }
+    }
+
     /// For a train of records of these lengths, whose first block lies on the vdev `first`; a block
     /// holds `most` at most. `usual`: what trains of late had at least.
-    pub(super) fn new(mut vdevs: Vec<u32>, first: u32, lens: &[usize], usual: u64, most: usize) -> Stripes {
+    pub(super) fn new(on: (Vec<u32>, u32), lens: Vec<usize>, usual: u64, most: usize) -> Stripes {
+        let (mut vdevs, first) = on;
         let whole: usize = lens.iter().sum();
         let largest = lens.iter().copied().max().unwrap_or(0);
         let disks = vdevs.len().min((usual.min(whole as u64) / LEAST) as usize);
         match vdevs.iter().position(|v| *v == first) {
             Some(at) if disks > 1 && largest <= most / 2 => vdevs.rotate_left(at),
-            _ => return Stripes { vdevs: Vec::new(), blocks: 1, most },
+            _ => return Stripes::whole(most),
         }
         vdevs.truncate(disks);
         let blocks = whole.div_ceil(disks).div_ceil(most - largest);
         // No record is cut: with this the last block has as many as the others, or fewer.
-        Stripes { vdevs, blocks, most: whole.div_ceil(disks * blocks) + largest.saturating_sub(1) }
+        let most = whole.div_ceil(disks * blocks) + largest.saturating_sub(1);
+        Stripes { vdevs, lens, blocks, most }
     }
 
     /// Where block number `n` of the train goes.
-    pub(super) fn step(&self, n: usize) -> LogStep {
+    pub(in crate::zil) fn step(&self, n: usize) -> Step {
         let on = self.vdevs.get(n / self.blocks % self.vdevs.len().max(1)).copied();
-        LogStep { pause: on.is_some() && n.is_multiple_of(self.blocks), on }
+        Step { pause: on.is_some() && n.is_multiple_of(self.blocks), on }
     }
 
     /// Where the next train begins.
-    pub(super) fn after(&self) -> LogStep {
-        LogStep { pause: true, on: self.vdevs.first().copied() }
+    pub(in crate::zil) fn after(&self) -> Step {
+        Step { pause: true, on: self.vdevs.first().copied() }
     }
 
-    /// Bytes of those of these records that come into the next block, if the train is divided.
-    pub(super) fn next(&self, lens: &[usize]) -> Option<u64> {
-        self.vdevs.first()?;
-        let sums = lens.iter().scan(0, |sum, len| {
+    /// Bytes of the records from number `n` on that come into the next block, if the train is
+    /// divided.
+    pub(in crate::zil) fn next(&self, n: usize) -> Option<u64> {
+        let sums = self.lens.get(n..)?.iter().scan(0, |sum, len| {
             *sum += len;
             Some(*sum)
         });
@@ -119,13 +136,13 @@ mod tests {
     use super::*;
 
     /// As `pack` does it: the records of each block, and where it goes.
-    fn blocks(s: &Stripes, lens: &[usize]) -> Vec<(usize, LogStep)> {
-        let mut out = vec![(0, LogStep::default())];
+    fn blocks(s: &Stripes, lens: &[usize]) -> Vec<(usize, Step)> {
+        let mut out = vec![(0, Step::default())];
         let mut used = 0;
         for (n, len) in lens.iter().enumerate() {
             if used + len > s.most {
                 used = 0;
-                let will = s.next(&lens[n..]);
+                let will = s.next(n);
                 out.push((0, s.step(out.len())));
                 assert!(will.is_none_or(|w| w >= *len as u64));
             }
@@ -138,15 +155,15 @@ mod tests {
     #[test]
     fn all_disks_get_the_same_and_the_first_is_where_it_was_left() {
         let lens = [8400; 32];
-        let s = Stripes::new(vec![4, 5, 6, 7], 6, &lens, 1 << 20, 128 << 10);
-        let at = |pause, on| LogStep { pause, on: Some(on) };
+        let s = Stripes::new((vec![4, 5, 6, 7], 6), lens.to_vec(), 1 << 20, 128 << 10);
+        let at = |pause, on| Step { pause, on: Some(on) };
         let got = blocks(&s, &lens);
         let of: Vec<usize> = got.iter().map(|b| b.0).collect();
         assert_eq!(of, [8; 4]);
         assert_eq!(got[1..].iter().map(|b| b.1).collect::<Vec<_>>(), [at(true, 7), at(true, 4), at(true, 5)]);
-        assert_eq!((s.next(&lens), s.after()), (Some(8 * 8400), at(true, 6)));
+        assert_eq!((s.next(0), s.after()), (Some(8 * 8400), at(true, 6)));
         // More than a block for each.
-        let s = Stripes::new(vec![4, 5], 5, &lens, 1 << 20, 80 << 10);
+        let s = Stripes::new((vec![4, 5], 5), lens.to_vec(), 1 << 20, 80 << 10);
         let got = blocks(&s, &lens);
         assert_eq!(got.iter().map(|b| b.0).collect::<Vec<_>>(), [8; 4]);
         assert_eq!(
@@ -164,9 +181,9 @@ mod tests {
             (vec![8400; 32], 1 << 20, 9),
             (vec![], 1 << 20, 4),
         ] {
-            let s = Stripes::new(vec![4, 5, 6, 7], first, &lens, usual, 128 << 10);
-            assert_eq!((s.step(1), s.next(&lens), s.most), (LogStep::default(), None, 128 << 10));
-            assert_eq!(s.after(), LogStep { pause: true, on: None });
+            let s = Stripes::new((vec![4, 5, 6, 7], first), lens, usual, 128 << 10);
+            assert_eq!((s.step(1), s.next(0), s.most), (Step::default(), None, 128 << 10));
+            assert_eq!(s.after(), Step { pause: true, on: None });
         }
     }
 

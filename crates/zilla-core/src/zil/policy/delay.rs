@@ -20,7 +20,7 @@ const PART: u32 = 4;
 const LEFT_OUT: u32 = 8;
 
 /// What a driver knows of those who will commit again soon.
-pub(super) struct GroupDelay {
+pub(in crate::zil) struct GroupDelay {
     /// Whom to wait for, and until when.
     all: usize,
     until: Duration,
@@ -35,7 +35,7 @@ impl Default for GroupDelay {
 
 impl GroupDelay {
     /// A train that took so long is stable and told `told`, while `waiting` waited for the next.
-    pub(super) fn stable(&mut self, now: Duration, took: Duration, told: usize, waiting: usize) {
+    pub(in crate::zil) fn stable(&mut self, now: Duration, took: Duration, told: usize, waiting: usize) {
         if self.tries.ready() {
             self.all = told + waiting;
             self.until = now + took / PART;
@@ -43,12 +43,12 @@ impl GroupDelay {
     }
 
     /// Whether the last of them has just come.
-    pub(super) fn complete(&self, waiting: usize) -> bool {
+    pub(in crate::zil) fn complete(&self, waiting: usize) -> bool {
         waiting == self.all
     }
 
     /// How much longer it is better to wait.
-    pub(super) fn wait(&mut self, now: Duration, waiting: usize) -> Option<Duration> {
+    pub(in crate::zil) fn wait(&mut self, now: Duration, waiting: usize) -> Option<Duration> {
         let all = std::mem::take(&mut self.all);
         if waiting < all {
             if now < self.until {

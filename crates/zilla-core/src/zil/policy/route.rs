@@ -51,7 +51,7 @@ const SLOWER: f64 = 0.8;
 const LATER: u64 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route {
+pub(in crate::zil) enum Route {
     Log,
     /// Written where they stay, with a pointer in the log.
     Place,
@@ -149,7 +149,7 @@ struct State {
 }
 
 /// A pool's choice.
-pub struct Routes(Mutex<State>);
+pub(in crate::zil) struct Routes(Mutex<State>);
 
 impl Default for Routes {
     fn default() -> Routes {
@@ -162,7 +162,7 @@ impl Default for Routes {
 impl Routes {
     /// While large data go in place: bytes a second that the log did when they last went through
     /// it, if that is known yet.
-    pub(super) fn slow_log(&self) -> Option<f64> {
+    pub(in crate::zil) fn slow_log(&self) -> Option<f64> {
         let st = self.0.lock();
         let way = if st.trial.is_some() { st.usual.other() } else { st.usual };
         (way == Route::Place && st.log_rate > 0.0).then_some(st.log_rate)
@@ -236,7 +236,7 @@ impl Routes {
 
 /// A train, for what is learned of its route. Dropped before it is [stable](Sample::stable), it
 /// says nothing.
-pub(super) struct Sample {
+pub(in crate::zil) struct Sample {
     ctx: Arc<PoolCtx>,
     route: Route,
     bytes: u64,
@@ -250,11 +250,11 @@ impl Sample {
         let route = ctx.log.routes.choose(large, began, || ctx.txgs.open());
         Sample { ctx: ctx.clone(), route, bytes, began }
     }
-    pub(super) fn route(&self) -> Route {
+    pub(in crate::zil) fn route(&self) -> Route {
         self.route
     }
     /// It is stable.
-    pub(super) fn stable(self) {
+    pub(in crate::zil) fn stable(self) {
         let (routes, txgs, now) = (&self.ctx.log.routes, &self.ctx.txgs, self.ctx.env.clock.now());
         routes.arrived(self.route, self.bytes, self.began, now, || txgs.open(), || txgs.synced());
     }

@@ -16,7 +16,6 @@
 //! through FUSE on two cores 20.3 with 96 KiB, 40.5 with 192, 34.8 with 288. What the disk takes
 //! being found rather than 96 KiB: 94.6 -> 100.0 MB/s in virtual time.
 
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -47,10 +46,7 @@ const MOST: Duration = Duration::from_millis(3);
 
 /// Gaps between log blocks.
 #[derive(Default)]
-pub(super) struct Gap(Mutex<State>);
-
-#[derive(Default)]
-struct State {
+pub(super) struct Gap {
     heads: BTreeMap<u32, Head>,
     pauses: Pauses,
     disk: Disk,
@@ -158,9 +154,8 @@ fn bytes(pause: Duration) -> u64 {
 
 impl Gap {
     /// A block of `size` bytes is about to be written.
-    pub(super) fn block(&self, vdev: u32, (offset, size): (u64, u64), now: Duration) {
-        let state = &mut *self.0.lock();
-        let head = state.heads.entry(vdev).or_default();
+    pub(super) fn block(&mut self, vdev: u32, (offset, size): (u64, u64), now: Duration) {
+        let head = self.heads.entry(vdev).or_default();
         let follows = offset == head.end;
         if let Some(idle) = head.idle.take() {
             let pause = now.saturating_sub(idle);
@@ -169,7 +164,7 @@ impl Gap {
             head.first = gap.map(|gap| (now, gap.saturating_sub(rest)));
             head.bytes = 0;
             if !std::mem::take(&mut head.told) && pause <= MOST {
-                state.pauses.add(pause);
+                self.pauses.add(pause);
             }
         } else if !follows {
             head.first = None;
@@ -179,23 +174,21 @@ impl Gap {
     }
 
     /// It is stable. `alone`: the disk has nothing else to do.
-    pub(super) fn stable(&self, vdev: u32, now: Duration, alone: bool) {
-        let state = &mut *self.0.lock();
-        let Some(head) = state.heads.get_mut(&vdev) else { return };
+    pub(super) fn stable(&mut self, vdev: u32, now: Duration, alone: bool) {
+        let Some(head) = self.heads.get_mut(&vdev) else { return };
         head.idle = Some(now);
         let first = head.first.take().filter(|_| alone && head.bytes <= SHORT);
         if let Some((came, had)) = first {
             let most = MOST + Duration::from_micros(head.bytes / RATE_LEAST);
-            state.disk.tried(had, now.saturating_sub(came) > most);
+            self.disk.tried(had, now.saturating_sub(came) > most);
         }
     }
 
     /// In bytes, for a block on any vdev, or on this one, to which it will be sent at once if
     /// nothing is on its way there.
-    pub(super) fn get(&self, vdev: Option<u32>, size: u64, now: Duration) -> u64 {
-        let state = &mut *self.0.lock();
-        let needs = state.disk.takes + way(size);
-        let head = vdev.and_then(|v| state.heads.get_mut(&v));
+    pub(super) fn get(&mut self, vdev: Option<u32>, size: u64, now: Duration) -> u64 {
+        let needs = self.disk.takes + way(size);
+        let head = vdev.and_then(|v| self.heads.get_mut(&v));
         match head.and_then(|h| h.idle.map(|idle| (h, idle))) {
             Some((head, idle)) => {
                 head.told = true;
@@ -207,8 +200,8 @@ impl Gap {
                 if gap > TURN * 3 / 4 || pause > 4 * A_TURN { needs } else { gap }
             }
             // The others are not expected to be there before the first.
-            None if vdev.is_some() => needs + state.pauses.best.max(2) * STEP,
-            None => needs + state.pauses.best * STEP,
+            None if vdev.is_some() => needs + self.pauses.best.max(2) * STEP,
+            None => needs + self.pauses.best * STEP,
         }
     }
 }
@@ -240,8 +233,8 @@ mod tests {
             let mut gap = 0;
             for &us in micros {
                 let pause = Duration::from_micros(us);
-                let ask = |t: &Test, now| t.gap.get(known.then_some(1), SIZE, now);
-                gap = if known { ask(self, self.now + pause) } else { ask(self, self.now) };
+                let asked = if known { self.now + pause } else { self.now };
+                gap = self.gap.get(known.then_some(1), SIZE, asked);
                 self.now += pause;
                 let late = gap < self.takes + way(SIZE) + bytes(pause);
                 self.late += u32::from(late);
@@ -260,7 +253,7 @@ mod tests {
     #[test]
     fn what_costs_least_for_pauses_that_are_not_known() {
         let mut t = Test::new(0);
-        t.gap.0.lock().disk.found = true;
+        t.gap.disk.found = true;
         assert_eq!(t.pauses(&[0; 10], false), DISK);
         assert_eq!(t.pauses(&[400; 600], false), DISK + 60 * 1024);
         // One in eight is longer: it goes by that one; one in a hundred does not count.
@@ -271,13 +264,13 @@ mod tests {
         assert!(gap <= DISK + 16 * 1024, "{gap}");
         assert_eq!(t.pauses(&[5000; 100], false), gap, "nobody waited");
         let gap = t.pauses(&[0; 1000], false);
-        assert_eq!(gap, t.gap.0.lock().disk.takes, "and what is over is forgotten");
+        assert_eq!(gap, t.gap.disk.takes, "and what is over is forgotten");
     }
 
     #[test]
     fn as_much_as_passed_where_the_pause_is_known() {
         let mut t = Test::new(0);
-        t.gap.0.lock().disk.found = true;
+        t.gap.disk.found = true;
         assert_eq!(t.pauses(&[0, 400], true), DISK + 60 * 1024);
         assert_eq!(t.pauses(&[0, 4000], true), DISK + 588 * 1024);
         assert_eq!(t.pauses(&[0, 8000], true), DISK, "soon it is there by itself");
@@ -298,10 +291,10 @@ mod tests {
         // What takes long anyway says nothing.
         let mut t = Test { block: 512 << 10, ..Test::new(110 << 10) };
         t.pauses(&[0; 100], true);
-        assert_eq!(t.gap.0.lock().disk.takes, DISK);
+        assert_eq!(t.gap.disk.takes, DISK);
         // Where it turns in vain now and then for other reasons, nothing is learned of it.
         let mut t = Test::new(0);
-        t.gap.0.lock().disk.found = true;
+        t.gap.disk.found = true;
         for _ in 0..20 {
             t.pauses(&[0; 20], true);
             t.takes = 1 << 20;
