@@ -111,7 +111,12 @@ pub fn main(mut args: lexopt::Parser) -> Result<()> {
             lexopt::Arg::Long("shrink") => shrink = args.value()?.parse()?,
             lexopt::Arg::Long("tunable") => tune(&args.value()?.string()?)?,
             lexopt::Arg::Long("policy") => {
-                rig::PLAIN.set(args.value()?.string()? == "plain").unwrap_or_default();
+                let plain = match args.value()?.string()?.as_str() {
+                    "plain" => true,
+                    "measured" => false,
+                    _ => return Err("--policy is plain or measured".into()),
+                };
+                rig::PLAIN.set(plain).unwrap_or_default();
             }
             lexopt::Arg::Long("disks") => disks = vec![args.value()?.parse()?],
             lexopt::Arg::Long("through") => {

@@ -21,7 +21,7 @@ use zilla_ondisk::enums::PoolState;
 use zilla_sim::{Sim, SimConfig};
 
 pub const POOL: &str = "bench";
-/// The logs' policy, if it is not to follow from the devices: whether it is the plain one.
+/// Whether the logs' policy is the plain one rather than the measured one.
 pub static PLAIN: OnceLock<bool> = OnceLock::new();
 /// Free buffers kept.
 const KEPT: usize = 2 << 30;

@@ -413,8 +413,8 @@ fn those_who_come_again_share_a_train_where_the_log_turns() {
     });
 }
 
-/// Sixteen writers on log devices of a kind, until the power goes; with the policy that these have,
-/// the plain one or the measured one. Rounds a second of virtual time.
+/// Sixteen writers on log devices of a kind, until the power goes; with the plain policy or the
+/// measured one, if it is said which. Rounds a second of virtual time.
 fn until_the_power_goes(kind: &'static str, plain: Option<bool>, logs: &[&str], seed: u64) -> f64 {
     const WRITERS: usize = 16;
     const BLOCKS: u64 = 4;

@@ -328,10 +328,10 @@ impl Metaslabs {
         }
         let mut dvas = Dvas::new();
         let member = |id: u32| class.members.iter().position(|(v, _)| v.spec.id == id);
-        let best = req.spots.iter().flatten().find_map(|(id, _)| member(*id));
-        let mut first = best.unwrap_or_else(|| class.turn(req.psize));
+        let best = req.spots.iter().flatten().find_map(|(id, at)| Some((member(*id)?, *at)));
+        let (mut first, at) = best.unwrap_or_else(|| (class.turn(req.psize), At::After(0)));
         for lane in 0..usize::from(req.copies.clamp(1, 3)) {
-            match self.place_copy(class, txg, req, lane, first, &dvas) {
+            match self.place_copy(class, txg, req, lane, (first, at), &dvas) {
                 Ok((member, dva)) => {
                     dvas.push(dva);
                     first = (member + 1) % n;
@@ -353,7 +353,7 @@ impl Metaslabs {
         txg: Txg,
         req: &AllocReq,
         lane: usize,
-        first: usize,
+        (first, at): (usize, At),
         others: &Dvas,
     ) -> Result<(usize, Dva), AllocStop> {
         let n = class.members.len();
@@ -371,8 +371,6 @@ impl Metaslabs {
                     continue;
                 }
                 let asize = v.asize(req.psize, txg);
-                let spot = req.spots.iter().flatten().find(|(id, _)| *id == v.spec.id);
-                let at = spot.map_or(At::After(0), |(_, at)| *at);
                 match g.alloc(v, txg, lane, (asize, at), others, how) {
                     Found::At(offset) => {
                         let vdev = v.spec.id;

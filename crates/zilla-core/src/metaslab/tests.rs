@@ -361,15 +361,24 @@ fn a_block_goes_to_the_first_vdev_of_its_class_that_was_named_and_has_room() {
 
 #[test]
 fn a_log_stays_as_low_as_it_can_where_that_is_said() {
-    for lowest in [true, false] {
+    // Also where it was said of another log device, which is full.
+    for (lowest, named) in [(true, 1), (false, 1), (true, 2)] {
         block_on(async {
             let at = if lowest { At::Lowest } else { At::After(0) };
-            let specs = vec![spec(0, 2, SpaceClass::Normal), spec(1, 8, SpaceClass::Log)];
-            let mut w = World::new(MODERN, specs).await;
+            let specs = [(0, 2, SpaceClass::Normal), (1, 8, SpaceClass::Log), (2, 1, SpaceClass::Log)];
+            let mut w = World::new(MODERN, specs.map(|(id, n, class)| spec(id, n, class)).to_vec()).await;
+            let req = |psize| AllocReq {
+                spots: [Some((named, at)), None],
+                ..AllocReq::new(AllocClass::Log, psize, 1)
+            };
+            if named == 2 {
+                assert!(w.alloc(&[req(4 << 20); 4]).await.iter().all(|d| d[0].vdev == 2));
+            }
             let mut highest = 0;
             // In each txg 6 MiB; those of four are held at most.
             for _ in 0..40 {
-                let got = w.alloc(&[log_req(128 << 10, at); 48]).await;
+                let got = w.alloc(&[req(128 << 10); 48]).await;
+                assert!(got.iter().all(|d| d[0].vdev == 1));
                 highest = got.iter().map(|d| d[0].offset).max().unwrap().max(highest);
                 w.sync().await;
                 for d in &got {

@@ -441,6 +441,9 @@ impl Group {
         others: &Dvas,
         how: Effort,
     ) -> Found {
+        if at == At::Lowest {
+            return self.lowest(txg, asize);
+        }
         let hard = how != Effort::Apart;
         let near: Vec<u64> = others
             .iter()
@@ -450,11 +453,7 @@ impl Group {
         let distance = |m: &Metaslab| near.iter().map(|o| o.abs_diff(m.id)).min().unwrap_or(u64::MAX);
         let apart = (vdev.all.len() as u64 / 8).max(1);
         let mut lanes = self.lanes.lock();
-        let runs: &[bool] = match at {
-            At::Lowest => return self.lowest(txg, asize),
-            At::After(0) => &[false],
-            At::After(_) => &[true, false],
-        };
+        let runs: &[bool] = if at == At::After(0) { &[false] } else { &[true, false] };
         for &run in runs {
             let take = |m: &Metaslab, st: &mut State| m.alloc(st, txg, asize, at, run);
             let current = lanes.get(lane).copied().flatten();
@@ -492,6 +491,7 @@ impl Group {
         Found::Nothing
     }
 
+    /// In the first metaslab that has room, as low as there is.
     fn lowest(&self, txg: Txg, asize: u64) -> Found {
         for m in self.metaslabs.iter().filter(|m| m.may_fit(asize)) {
             let mut st = m.state();

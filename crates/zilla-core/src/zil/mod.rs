@@ -47,9 +47,9 @@
 //! that points to them. During a claim: claims and header are of one txg. During replay: as much is
 //! done as the header says.
 //!
-//! **Lock order.** The log's state, then the groups of waiting records. Both are leaves under the
-//! file system's locks. The pool's choice of ways ([`policy`]) is taken under neither, and
-//! before the txgs' state.
+//! **Lock order.** The log's state, then one of: the groups of waiting records, what is known of
+//! the pool's ways (`Routes`, which comes before the txgs' state), what is known of its devices
+//! (`Devices`, a leaf). All are under the file system's locks.
 //!
 //! **Encrypted datasets.** Their log blocks are encrypted but for what claiming takes: the chain,
 //! the records' heads, and the pointers of data in place. So a log is claimed without the key, and

@@ -11,7 +11,7 @@
 
 use super::itx::Itx;
 use super::log::Zilog;
-use super::policy::{Sample, Site, Step};
+use super::policy::{Sample, Site, Step, Stripes};
 use super::states::{Cargo, Waiter};
 use crate::error::{Error, Result};
 use crate::txg::Tx;
@@ -120,9 +120,12 @@ impl Zilog {
         whole_itxs.into_iter().for_each(|i| placed.divide(i, &mut itxs));
         let mut left: u64 = itxs.iter().map(|i| i.len() as u64).sum();
         let whole = left;
-        let stripes = {
-            let (mut st, now) = (self.state.lock(), self.ctx.env.now());
-            site.policy.divide(site, &mut st.pace, now, (first.dva(0).vdev, &itxs, MAX_RECORDS))
+        let stripes = match train.syncing {
+            Some(_) => Stripes::whole(MAX_RECORDS),
+            None => {
+                let (mut st, now) = (self.state.lock(), self.ctx.env.now());
+                site.policy.divide(site, &mut st.pace, now, (first.dva(0).vdev, &itxs, MAX_RECORDS))
+            }
         };
         let mut filling = Filling::new(site, first, stripes.most, train.syncing);
         filling.ahead = ahead;

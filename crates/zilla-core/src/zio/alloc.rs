@@ -74,8 +74,8 @@ pub struct AllocReq {
     pub most_copies: u8,
     /// The block is a gang's header: of 512 bytes, and worth space that is held back from others.
     pub gang_header: bool,
-    /// Where it is best, of each class on the first of these that is of it. If there is no room,
-    /// and where nothing is said, it is the vdevs' turn.
+    /// Where it is best, of each class on the first of these that is of it; if there is no room, as
+    /// that says on the next vdev of the class. Where nothing is said, it is the vdevs' turn.
     pub spots: Spots,
     /// A txg is lost without it: look everywhere, whatever is known of the metaslabs that are not
     /// loaded.

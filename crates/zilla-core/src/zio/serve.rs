@@ -206,7 +206,7 @@ impl LogStore for Zio {
         });
         tops.map(|t| LogVdev {
             id: t.id,
-            rotational: t.leaves().any(|l| l.rotational()),
+            rotational: separate && t.leaves().any(|l| l.rotational()),
             turns: t.leaves().any(|l| l.turns()),
         })
         .collect()

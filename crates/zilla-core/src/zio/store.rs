@@ -71,7 +71,7 @@ pub struct Dedup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogVdev {
     pub id: u32,
-    /// Some say that they are rotational.
+    /// It is for the log alone, and some say that they are rotational.
     pub rotational: bool,
     /// Some are.
     pub turns: bool,

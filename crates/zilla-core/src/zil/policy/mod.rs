@@ -37,7 +37,8 @@ use stripes::Worth;
 
 /// How many trains' sizes are remembered to guess the next.
 const SIZES: usize = 8;
-/// A log stays on a disk that turns for so many bytes: to change costs half of a rotation.
+/// A log stays on a disk that turns until that was given so many bytes more than the others: to
+/// change costs half of a rotation.
 const STAY: u64 = 32 << 20;
 
 /// What a log has learned of its trains.

@@ -13,6 +13,7 @@ use zilla_ondisk::Dva;
 
 /// Every block counts for so many bytes more: a device is not busy with the bytes alone.
 const WRITE: u64 = 16 << 10;
+
 /// A vdev.
 #[derive(Clone, Copy)]
 pub(in crate::zil) struct On {
@@ -100,11 +101,12 @@ impl PoolLog {
 
     /// Where the next train goes.
     pub(in crate::zil) fn site(&self, store: &dyn LogStore) -> Site {
-        let known = &mut *self.devices.lock();
-        let on = |separate| store.vdevs(separate).into_iter().map(|vdev| On { vdev, separate }).collect();
+        let on = |separate| store.vdevs(separate).into_iter().map(move |vdev| On { vdev, separate });
+        let logs: SmallVec<[On; 4]> = on(true).collect();
         // If the log has no place for a block it goes to the pool's vdevs.
-        let ours = store.fullness().is_none_or(|full| full > HURRY);
-        let on: [SmallVec<[On; 4]>; 2] = [on(true), if ours { on(false) } else { SmallVec::new() }];
+        let ours = logs.is_empty() || store.fullness().is_none_or(|full| full > HURRY);
+        let on = [logs, if ours { on(false).collect() } else { SmallVec::new() }];
+        let known = &mut *self.devices.lock();
         known.given.retain(|id, _| on.iter().flatten().any(|o| o.vdev.id == *id));
         let policy: &dyn Policy = if known.plain { &Plain } else { &Measured };
         Site { policy, on }

@@ -41,7 +41,7 @@ pub(in crate::zil) struct Stripes {
 
 impl Stripes {
     /// For one that is not divided.
-    pub(super) fn whole(most: usize) -> Stripes {
+    pub(in crate::zil) fn whole(most: usize) -> Stripes {
         Stripes { vdevs: Vec::new(), lens: Vec::new(), blocks: 1, most }
     }
 
