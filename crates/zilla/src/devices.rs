@@ -159,61 +159,78 @@ impl Pool {
         self.spa().check_added(spec, any_ashift, spares).await
     }
 
+    /// A change of the devices, which once begun goes on to its end, also if the caller does not: one
+    /// that was left in its middle would still be carried out, and the next would not know of it.
+    async fn changed<T: Send + 'static>(&self, change: impl Future<Output = T> + Send + 'static) -> T {
+        self.env().spawn_with_result(change).await
+    }
+
     /// Adds cache devices and top-level vdevs; unless `any_ashift` is said, none whose sectors are
     /// others than those of the pool's vdevs. What is refused leaves nothing of it.
     pub async fn add_vdevs(&self, spec: &PoolSpec, any_ashift: bool) -> Result<()> {
-        let (spa, before) = (self.spa(), self.spa().tree());
-        if !spec.cache.is_empty() {
-            spa.add_cache(&spec.cache).await?;
-        }
-        let added = match (spec.tops.is_empty(), any_ashift) {
-            (true, _) => return Ok(()),
-            (false, true) => spa.add_vdevs(spec).await,
-            (false, false) => spa.add_like_vdevs(spec).await,
-        };
-        if added.is_err() {
-            // The cache devices that came leave again.
-            for new in &spa.tree().cache {
-                if before.cache.iter().any(|v| v.guid == new.guid) {
-                    continue;
-                }
-                if let Err(e) = spa.remove_vdev(new.guid).await {
-                    tracing::warn!(pool = %spa.name(), "a cache device that came with refused vdevs stays: {e}");
+        let (spa, spec) = (self.spa().clone(), spec.clone());
+        self.changed(async move {
+            let before = spa.tree();
+            if !spec.cache.is_empty() {
+                spa.add_cache(&spec.cache).await?;
+            }
+            let added = match (spec.tops.is_empty(), any_ashift) {
+                (true, _) => return Ok(()),
+                (false, true) => spa.add_vdevs(&spec).await,
+                (false, false) => spa.add_like_vdevs(&spec).await,
+            };
+            if added.is_err() {
+                // The cache devices that came leave again.
+                for new in &spa.tree().cache {
+                    if before.cache.iter().any(|v| v.guid == new.guid) {
+                        continue;
+                    }
+                    if let Err(e) = spa.remove_vdev(new.guid).await {
+                        let pool = spa.name();
+                        tracing::warn!(%pool, "a cache device that came with refused vdevs stays: {e}");
+                    }
                 }
             }
-        }
-        added
+            added
+        })
+        .await
     }
 
     /// Adds hot spares.
     pub async fn add_spares(&self, spares: &[SpareSpec]) -> Result<()> {
-        self.spa().add_spares(spares).await
+        let (spa, spares) = (self.spa().clone(), spares.to_vec());
+        self.changed(async move { spa.add_spares(&spares).await }).await
     }
 
     /// Takes a spare out of the pool's list, if it has it and it waits.
     pub async fn forget_spare(&self, guid: u64) -> Result<()> {
-        self.spa().forget_spare(guid).await
+        let spa = self.spa().clone();
+        self.changed(async move { spa.forget_spare(guid).await }).await
     }
 
     /// Attaches a device to another, makes it take the other's place, or widens a RAID-Z.
     pub async fn attach(&self, guid: u64, leaf: &LeafSpec, how: Attach) -> Result<()> {
-        self.spa().attach(guid, leaf, how).await
+        let (spa, leaf) = (self.spa().clone(), leaf.clone());
+        self.changed(async move { spa.attach(guid, &leaf, how).await }).await
     }
 
     /// Detaches a side of a mirror. Returns the guid of a spare that has become a device of the
     /// pool thereby.
     pub async fn detach(&self, guid: u64) -> Result<Option<u64>> {
-        self.spa().detach(guid).await
+        let spa = self.spa().clone();
+        self.changed(async move { spa.detach(guid).await }).await
     }
 
     /// Removes a spare, cache or log device at once; begins to remove one with data.
     pub async fn remove_vdev(&self, guid: u64) -> Result<()> {
-        self.spa().remove_vdev(guid).await
+        let spa = self.spa().clone();
+        self.changed(async move { spa.remove_vdev(guid).await }).await
     }
 
     /// Gives up a removal under way.
     pub async fn cancel_removal(&self) -> Result<()> {
-        self.spa().cancel_removal().await
+        let spa = self.spa().clone();
+        self.changed(async move { spa.cancel_removal().await }).await
     }
 
     /// Bytes of memory that the removal of a vdev would take for good.
@@ -223,22 +240,26 @@ impl Pool {
 
     /// Takes a device offline; `temporary`: until the next import; `fault`: as one that has failed.
     pub async fn offline(&self, guid: u64, temporary: bool, fault: bool) -> Result<()> {
-        self.spa().offline(guid, temporary, fault).await
+        let spa = self.spa().clone();
+        self.changed(async move { spa.offline(guid, temporary, fault).await }).await
     }
 
     /// Brings a device back, and makes use of all of it where it has grown (`expand`).
     pub async fn online(&self, guid: u64, expand: bool) -> Result<VdevState> {
-        self.spa().online(guid, expand).await.map(|(state, _)| state)
+        let spa = self.spa().clone();
+        self.changed(async move { spa.online(guid, expand).await.map(|(state, _)| state) }).await
     }
 
     /// Forgets errors, and has a suspended pool go on.
     pub async fn clear(&self, guid: Option<u64>) -> Result<()> {
-        self.spa().clear(guid).await
+        let spa = self.spa().clone();
+        self.changed(async move { spa.clear(guid).await }).await
     }
 
     /// Looks at all devices anew.
     pub async fn reopen(&self) -> Result<()> {
-        self.spa().reopen().await
+        let spa = self.spa().clone();
+        self.changed(async move { spa.reopen().await }).await
     }
 
     /// Begins to initialize or trim a device.

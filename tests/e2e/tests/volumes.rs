@@ -192,6 +192,14 @@ fn a_volume_changes_under_its_clients() {
     assert!(snap.readonly && snap.read(0, 50_000) == noise(1, 50_000));
     assert_eq!(snap.write(0, 0, b"x"), EPERM);
     snap.leave();
+    // What a rollback would destroy stays, too, while it is in use.
+    world.zfs("snapshot tank/v@used").ok();
+    let used = Nbd::connect(&world, "tank/v@used").expect("an export");
+    let told = world.zfs("rollback -r tank/v@s").fails();
+    assert!(told.contains("dataset is busy"), "{told}");
+    used.leave();
+    world.zfs("rollback -r tank/v@s").ok();
+    world.zfs("list tank/v@used").fails();
     // In use, it stays; with force its clients are sent away.
     let told = world.zfs("destroy -r tank/v").fails();
     assert!(told.contains("dataset is busy"), "{told}");

@@ -6,6 +6,7 @@
 //! about turning values into text in [`value`].
 
 mod allow;
+mod below;
 mod bookmark;
 mod change;
 mod create;

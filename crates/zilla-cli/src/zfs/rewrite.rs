@@ -2,14 +2,18 @@
 //!
 //! Files are asked themselves, through the mount they lie in, by OpenZFS's own call for it; a file
 //! system that has no such call says so. What a file holds does not change, so the command may be
-//! cut off anywhere and given again. Symbolic links are not followed below what is named, and one
-//! that fails is named while the others go on.
+//! cut off anywhere and given again. Symbolic links are not followed below what is named
+//! ([`super::below`]), and one that fails is named while the others go on.
 
+use super::below::{found_in, walk};
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
-use rustix::fs::{Mode, OFlags};
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::ioctl::{Setter, ioctl, opcode};
-use std::os::unix::fs::MetadataExt;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use zilla_control::props::parse_size;
 
@@ -61,75 +65,104 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     Ok(u8::from(failed))
 }
 
-fn complain(cx: &mut Cx, what: &str, path: &Path, e: &std::io::Error) -> bool {
-    cx.err(format!("failed to {what} {}: {}", path.display(), zilla_env::strerror(e)));
+fn complain(cx: &mut Cx, what: &str, path: &Path, e: Errno) -> bool {
+    cx.err(format!("failed to {what} {}: {}", path.display(), zilla_env::strerror(&e.into())));
     false
 }
 
 /// What an operand names; whether all went well.
 fn tree(cx: &mut Cx, top: &Path, task: Task) -> bool {
-    let meta = match std::fs::metadata(top) {
-        Ok(meta) => meta,
-        Err(e) => return complain(cx, "stat", top, &e),
+    // What is neither may do something when it is opened.
+    let stat = match rustix::fs::stat(top) {
+        Ok(stat) => stat,
+        Err(e) => return complain(cx, "stat", top, e),
     };
-    if meta.is_file() {
-        return file(cx, top, task, false);
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    let how = OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    if kind.is_file() {
+        return match rustix::fs::open(top, how | OFlags::WRONLY, Mode::empty()) {
+            Ok(opened) => file(cx, top, &opened, task),
+            Err(e) => complain(cx, "open", top, e),
+        };
     }
-    if !meta.is_dir() {
+    if !kind.is_dir() {
         cx.err(format!("can only rewrite regular files and directories: {}", top.display()));
         return false;
     }
+    let opened = match rustix::fs::open(top, how | OFlags::DIRECTORY, Mode::empty()) {
+        Ok(opened) => opened,
+        Err(e) => return complain(cx, "opendir", top, e),
+    };
     let mut well = true;
-    let mut todo: Vec<PathBuf> = vec![top.to_owned()];
-    while let Some(dir) = todo.pop() {
-        let entries = match std::fs::read_dir(&dir) {
-            Ok(entries) => entries,
-            // Whoever removes files meanwhile is no error.
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(e) => {
-                well = complain(cx, "opendir", &dir, &e);
-                continue;
-            }
+    let mut todo = vec![PathBuf::new()];
+    while let Some(way) = todo.pop() {
+        well &= directory(cx, (top, &opened), &way, task, &mut todo);
+    }
+    well
+}
+
+/// Those in a directory below the one that was named, to which this way leads; its directories are
+/// added to those that are to be gone into.
+fn directory(
+    cx: &mut Cx,
+    (named, top): (&Path, &OwnedFd),
+    way: &Path,
+    task: Task,
+    todo: &mut Vec<PathBuf>,
+) -> bool {
+    // (What is joined to an empty way has a slash at its end.)
+    let shown = if way.as_os_str().is_empty() { named.to_owned() } else { named.join(way) };
+    let opened = walk(top, way).and_then(|dir| match dir {
+        Some(dir) => Dir::read_from(&dir).map(|entries| Some((dir, entries))),
+        None => Ok(None),
+    });
+    let (dir, entries) = match opened {
+        Ok(Some(opened)) => opened,
+        // Whoever removes files meanwhile is no error.
+        Ok(None) => return true,
+        Err(e) => return complain(cx, "opendir", &shown, e),
+    };
+    let device = match rustix::fs::fstat(top) {
+        Ok(stat) => stat.st_dev,
+        Err(e) => return complain(cx, "stat", named, e),
+    };
+    let mut well = true;
+    for entry in entries {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(e) => return complain(cx, "readdir", &shown, e),
         };
-        for entry in entries {
-            let path = match entry {
-                Ok(entry) => entry.path(),
-                Err(e) => {
-                    well = complain(cx, "readdir", &dir, &e);
-                    break;
-                }
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name == "." || name == ".." {
+            continue;
+        }
+        let Ok(stat) = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        if task.one_file_system && stat.st_dev != device {
+            continue;
+        }
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind.is_dir() && task.recursive {
+            todo.push(way.join(name));
+        } else if kind.is_file() {
+            well &= match found_in(&dir, name, OFlags::WRONLY) {
+                Ok(Some(opened)) => file(cx, &shown.join(name), &opened, task),
+                Ok(None) => true,
+                Err(e) => complain(cx, "open", &shown.join(name), e),
             };
-            let Ok(found) = std::fs::symlink_metadata(&path) else { continue };
-            if task.one_file_system && found.dev() != meta.dev() {
-                continue;
-            }
-            if found.is_file() {
-                well &= file(cx, &path, task, true);
-            } else if found.is_dir() && task.recursive {
-                todo.push(path);
-            }
         }
     }
     well
 }
 
-fn file(cx: &mut Cx, path: &Path, task: Task, may_be_gone: bool) -> bool {
-    let mut flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    // What is found in a directory may have been changed for a link to somewhere else.
-    flags.set(OFlags::NOFOLLOW, may_be_gone);
-    let opened = match rustix::fs::open(path, flags, Mode::empty()) {
-        Ok(opened) => opened,
-        Err(rustix::io::Errno::NOENT | rustix::io::Errno::LOOP) if may_be_gone => return true,
-        Err(e) => return complain(cx, "open", path, &e.into()),
-    };
+fn file(cx: &mut Cx, path: &Path, opened: &OwnedFd, task: Task) -> bool {
     // SAFETY: the call reads the structure of this number and size.
-    match unsafe { ioctl(&opened, Setter::<REWRITE, Rewrite>::new(task.range)) } {
+    match unsafe { ioctl(opened, Setter::<REWRITE, Rewrite>::new(task.range)) } {
         Ok(()) => {
             if task.verbose {
                 cx.out.line(path.display().to_string());
             }
             true
         }
-        Err(e) => complain(cx, "rewrite", path, &e.into()),
+        Err(e) => complain(cx, "rewrite", path, e),
     }
 }

@@ -7,7 +7,7 @@
 
 use super::DslPool;
 use super::bpobj::Delta;
-use super::dataset::DslDataset;
+use super::dataset::{DslDataset, LongHold};
 use super::dir::DslDir;
 use super::name;
 use super::traverse::{Lenience, collect_with};
@@ -221,8 +221,17 @@ impl DslPool {
     /// Joins the range of a destroyed snapshot in the deadlists of all clones that were made after
     /// it.
     pub(super) async fn remove_clones_key(&self, tx: &Tx, dir: &Arc<DslDir>, min_txg: u64) -> Result<()> {
-        let mut todo = vec![dir.clone()];
-        let mut seen = BTreeSet::new();
+        for clone in self.clones_since(dir, min_txg).await? {
+            let mut dl = self.deadlist_open(clone.phys().deadlist_obj).await?;
+            self.deadlist_remove_key(tx, &mut dl, min_txg).await?;
+            self.remaps_lose_key(tx, &clone, min_txg).await?;
+        }
+        Ok(())
+    }
+
+    /// A dir's clones, and theirs, that were made after `min_txg`.
+    pub(super) async fn clones_since(&self, dir: &Arc<DslDir>, min_txg: u64) -> Result<Vec<Arc<DslDataset>>> {
+        let (mut todo, mut seen, mut found) = (vec![dir.clone()], BTreeSet::new(), Vec::new());
         while let Some(d) = todo.pop() {
             let id = d.phys().clones;
             // A clone's clones are others; where they lead back is damage.
@@ -233,14 +242,12 @@ impl DslPool {
                 let clone = self.dataset(clone).await?;
                 let cd = clone.dir();
                 if cd.origin_txg.load(Ordering::Relaxed) > min_txg {
-                    let mut dl = self.deadlist_open(clone.phys().deadlist_obj).await?;
-                    self.deadlist_remove_key(tx, &mut dl, min_txg).await?;
-                    self.remaps_lose_key(tx, &clone, min_txg).await?;
+                    found.push(clone);
                     todo.push(cd);
                 }
             }
         }
-        Ok(())
+        Ok(found)
     }
 
     /// Why a file system, volume or clone cannot be destroyed, if it cannot.
@@ -286,12 +293,18 @@ impl DslPool {
         self.destroy_head_check(&ds).await?;
         // Nobody opens it from now on.
         let _alone = ds.hold_alone().ok_or_else(|| super::busy(name))?;
-        let _origin_alone = match self.dies_with(&ds).await? {
-            Some(origin) => Some(origin.hold_alone().ok_or_else(|| super::busy(name))?),
-            None => None,
-        };
+        let _origin_alone = self.hold_origin(&ds).await?;
         self.read_for_destroyed(&ds).await?;
         self.destroy_head_sync(tx, &ds).await
+    }
+
+    /// Before a head is destroyed, what [`DslPool::destroy_head_sync`] takes along: nobody opens it
+    /// from now on, and what its destruction needs is read.
+    pub(super) async fn hold_origin(&self, ds: &Arc<DslDataset>) -> Result<Option<LongHold>> {
+        let Some(origin) = self.dies_with(ds).await? else { return Ok(None) };
+        let alone = origin.hold_alone().ok_or_else(|| super::busy(&origin.name()))?;
+        self.read_for_destroyed(&origin).await?;
+        Ok(Some(alone))
     }
 
     pub(super) async fn destroy_head_sync(&self, tx: &Tx, ds: &Arc<DslDataset>) -> Result<()> {

@@ -5,7 +5,7 @@ use super::dataset::DslDataset;
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::zap::{CreateOpts, Zap};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::enums::SPA_VERSION_USERREFS;
 use zilla_ondisk::object_type::DMU_OT_USERREFS;
@@ -73,19 +73,34 @@ impl DslPool {
         Ok(())
     }
 
-    /// Releases a hold; a snapshot that only waited for it to be destroyed goes.
+    /// Releases holds of one tag, all or none. A snapshot that only waited for this to be destroyed
+    /// goes; `EBUSY` if somebody uses it, as a sender does.
     #[crate::boxed]
-    pub async fn release_snapshot(&self, tx: &Tx, name: &str, tag: &str) -> Result<()> {
-        let snap: Arc<DslDataset> = self.by_name(name).await?;
-        let id = snap.phys().userrefs_obj;
-        if id == 0 {
-            return Err(Error::no_ent("no such tag on this dataset"));
+    pub async fn release_snapshots(&self, tx: &Tx, names: &[String], tag: &str) -> Result<()> {
+        let (mut all, mut alone, mut known) = (Vec::new(), Vec::new(), BTreeSet::new());
+        for name in names {
+            let snap = self.by_name(name).await?;
+            if !known.insert(snap.id) {
+                continue;
+            }
+            if !self.has_hold(&snap, tag).await? {
+                return Err(Error::no_ent("no such tag on this dataset"));
+            }
+            let goes = snap.userrefs() == 1 && snap.is_defer_destroy() && snap.phys().num_children <= 1;
+            if goes {
+                // Nobody opens it from now on.
+                alone.push(snap.hold_alone().ok_or_else(|| super::busy(name))?);
+                self.read_for_destroyed(&snap).await?;
+            }
+            all.push((snap, goes));
         }
-        Zap::open(self.mos(), id).await?.delete(tx, tag).await?;
-        let left = snap.userrefs.fetch_sub(1, Ordering::Relaxed) - 1;
-        self.note(tx, &snap, "release", &format!("tag={tag} refs={left}"));
-        if left == 0 && snap.is_defer_destroy() && snap.phys().num_children <= 1 {
-            self.destroy_snapshot_sync(tx, &snap, false).await?;
+        for (snap, goes) in all {
+            Zap::open(self.mos(), snap.phys().userrefs_obj).await?.delete(tx, tag).await?;
+            let left = snap.userrefs.fetch_sub(1, Ordering::Relaxed) - 1;
+            self.note(tx, &snap, "release", &format!("tag={tag} refs={left}"));
+            if goes {
+                self.destroy_snapshot_sync(tx, &snap, false).await?;
+            }
         }
         Ok(())
     }

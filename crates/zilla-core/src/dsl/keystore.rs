@@ -19,11 +19,13 @@ use super::DslPool;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
 use crate::crypt::{DataKey, KeyFormat, PhysKey, WrappingKey};
+use crate::dmu::Objset;
 use crate::error::{Errno, Error, Result};
 use crate::types::{Bookmark, ObjectId, TXG_SIZE, Txg};
 use crate::zap::Zap;
 use crate::zio::BlockStore;
 use crate::zio::{KeyedStore, SealedStore};
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -256,7 +258,15 @@ impl DslPool {
             result = self.open_key(object, &key).await.map(drop);
         }
         if result.is_err() && self.keys.has(dir.id, &key) {
-            self.drop_keys(&dir).await;
+            let (dsl, root) = (self.clone(), dir.clone());
+            let dropped = async move {
+                dsl.drop_keys(&root).await;
+                Ok(())
+            };
+            // As it is unloaded; a pool that is suspended has no such task, and writes nothing.
+            if self.ctx.readonly || self.ctx.sync_task(move |_| Box::pin(dropped)).await.is_err() {
+                self.drop_keys(&dir).await;
+            }
         }
         result
     }
@@ -267,16 +277,33 @@ impl DslPool {
     pub async fn unload_key(self: &Arc<Self>, name: &str) -> Result<()> {
         let dir = self.dir_by_name(name).await?;
         self.root_object(&dir).await?;
-        let Some(key) = self.keys.wrapping(dir.id) else {
-            return Err(Error::os(Errno::Access, format!("the key of {name} is not loaded")));
+        self.until_let_go(&dir, |dsl, root| Box::pin(dsl.unload(root))).await
+    }
+
+    /// Forgets a root's key, if no dataset that it opens is in use or dirty. In syncing context,
+    /// where creates and receives look at the key and then open what they write to: in between it
+    /// must stay, or they would have what cannot be written.
+    async fn unload(self: Arc<Self>, root: Arc<DslDir>) -> Result<bool> {
+        let Some(key) = self.keys.wrapping(root.id) else {
+            return Err(Error::os(Errno::Access, format!("the key of {} is not loaded", root.name())));
         };
         // First no dataset can be opened with it any more; who is in use then has it, and is found.
-        self.drop_keys(&dir).await;
-        let result = self.reopen_below(&dir).await;
-        if result.is_err() {
-            self.put_back(&dir, key).await;
+        self.drop_keys(&root).await;
+        let done = self.let_go(&root).await;
+        if !matches!(done, Ok(true)) {
+            self.put_back(&root, key).await;
+            // What was opened meanwhile is opened again, with the key.
+            for ds in self.open_datasets() {
+                let locked = |os: Arc<Objset>| os.is_locked() && os.store().raw().is_none();
+                let of = self.encryption_root(&ds.dir()).await;
+                if of.is_ok_and(|r| r.is_some_and(|r| r.id == root.id))
+                    && ds.open_objset().is_some_and(locked)
+                {
+                    ds.drop_objset();
+                }
+            }
         }
-        result
+        done
     }
 
     /// A root's key cannot be unloaded: it is loaded again, unless there is another by now, on disk
@@ -309,12 +336,23 @@ impl DslPool {
     /// Lets go of the objsets that are open of an encryption root's datasets. Between two txgs, for
     /// one that is dirty must be written first by whom it belongs to.
     async fn reopen_below(self: &Arc<Self>, root: &Arc<DslDir>) -> Result<()> {
+        let once = |dsl: Arc<Self>, root: Arc<DslDir>| -> BoxFuture<'static, Result<bool>> {
+            Box::pin(async move { dsl.let_go(&root).await })
+        };
+        self.until_let_go(root, once).await
+    }
+
+    /// Runs a task between two txgs until it says that all was let go of.
+    async fn until_let_go(
+        self: &Arc<Self>,
+        root: &Arc<DslDir>,
+        once: fn(Arc<Self>, Arc<DslDir>) -> BoxFuture<'static, Result<bool>>,
+    ) -> Result<()> {
         for _ in 0..TRIES {
-            let done = if self.ctx.readonly {
-                self.let_go(root).await?
-            } else {
-                let (dsl, root) = (self.clone(), root.clone());
-                self.ctx.sync_task(move |_| Box::pin(async move { dsl.let_go(&root).await })).await?
+            let one = once(self.clone(), root.clone());
+            let done = match self.ctx.readonly {
+                true => one.await?,
+                false => self.ctx.sync_task(move |_| one).await?,
             };
             if done {
                 return Ok(());
@@ -338,7 +376,7 @@ impl DslPool {
             let Some(alone) = ds.hold_alone() else {
                 return Err(Error::os(Errno::Busy, format!("{} is busy", ds.name())));
             };
-            let dirty = |os: &Arc<crate::dmu::Objset>| {
+            let dirty = |os: &Arc<Objset>| {
                 (0..TXG_SIZE as u64).any(|slot| os.is_dirty(Txg(slot)))
                     || os.log().is_some_and(|l| (0..TXG_SIZE as u64).any(|slot| l.is_dirty(Txg(slot))))
             };

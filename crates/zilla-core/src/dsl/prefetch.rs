@@ -154,6 +154,10 @@ impl DslPool {
                 self.read_dataset(&self.dataset(after).await?).await?;
             }
             self.read_dataset(&self.head(&ds.dir()).await?).await?;
+            // Their deadlists lose its key.
+            for clone in self.clones_since(&ds.dir(), ds.phys().creation_txg).await? {
+                self.read_deadlist(clone.phys().deadlist_obj).await?;
+            }
         }
         self.read_pool().await
     }

@@ -57,6 +57,10 @@ impl DslPool {
         if clone.is_snapshot() || !self.is_clone(&dir) {
             return Err(Error::inval("not a cloned filesystem"));
         }
+        // What is received on its origin must find it there to the end.
+        if clone.is_inconsistent() {
+            return Err(super::busy(name));
+        }
         if clone.phys().flags & DS_FLAG_NOPROMOTE != 0 {
             return Err(Error::os(Errno::XDev, "the clone cannot be promoted"));
         }

@@ -486,7 +486,13 @@ impl DslPool {
             }
             None => {
                 self.recv_key_check(&ds.dir()).await?;
-                self.objset(&ds).await?
+                let os = self.objset(&ds).await?;
+                if os.is_locked() {
+                    // The key has just been unloaded. Whoever opens it next looks again.
+                    ds.drop_objset();
+                    return refuse(Errno::Access, "inherited key must be loaded");
+                }
+                os
             }
         };
         let resume = Some((state.object, state.offset));
@@ -535,6 +541,9 @@ impl DslPool {
         // would replace.
         if !t.new && t.ds.dir().parent().is_none_or(|p| p.id() != head.dir().id()) {
             return refuse(Errno::Busy, format!("{}: dataset was renamed while it was received to", o.fs));
+        }
+        if t.new && self.snap_lookup(&head, &o.snap).await?.is_some() {
+            return refuse(Errno::Exist, "destination already exists");
         }
         self.check_space(SpaceCheck::Normal)?;
         // By the swap and the snapshot what the head alone has now is charged beside all that is
@@ -609,6 +618,7 @@ impl DslPool {
         self.read_livelist(&t.ds.dir()).await?;
         self.read_livelist(&head.dir()).await?;
         self.read_for_new(&head.dir(), Some(&origin)).await?;
+        let _origin_alone = self.hold_origin(&t.ds).await?;
         for s in &later {
             self.destroy_snapshot_sync(tx, s, false).await?;
         }
@@ -656,6 +666,7 @@ impl DslPool {
             return refuse(Errno::Inval, format!("{} was received whole", ds.name()));
         }
         self.destroy_head_check(ds).await?;
+        let _origin_alone = self.hold_origin(ds).await?;
         self.read_for_destroyed(ds).await?;
         self.destroy_head_sync(tx, ds).await
     }

@@ -378,7 +378,7 @@ impl DslPool {
     }
 
     /// Counts in `$LEAK` what was given up, where it is known how much that is.
-    pub(super) async fn count_lost(&self, tx: &Tx, space: Space) -> Result<()> {
+    pub(crate) async fn count_lost(&self, tx: &Tx, space: Space) -> Result<()> {
         let dir = match self.leak_dir().await? {
             Some(dir) => dir,
             None => self.create_dir(tx, Some(&self.root_dir()), LEAK_DIR_NAME).await?,

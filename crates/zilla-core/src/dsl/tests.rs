@@ -533,7 +533,17 @@ fn holds_keep_snapshots() {
     let held = p.task(async |p, tx| p.destroy_snapshots(tx, &["tank/a@s".into()], false).await);
     assert!(held.unwrap_err().is(Errno::Busy));
     p.task(async |p, tx| p.destroy_snapshots(tx, &["tank/a@s".into()], true).await).unwrap();
-    p.task(async |p, tx| p.release_snapshot(tx, "tank/a@s", "mine").await).unwrap();
+    // Who sends it reads what is freed with it.
+    let sender = block_on(p.dsl.by_name("tank/a@s")).unwrap().hold();
+    let one = ["tank/a@s".to_owned()];
+    let used = p.task(async |p, tx| p.release_snapshots(tx, &one, "mine").await);
+    assert!(used.unwrap_err().is(Errno::Busy));
+    drop(sender);
+    p.snapshot("tank/a@t");
+    p.task(async |p, tx| p.hold_snapshot(tx, "tank/a@t", "other").await).unwrap();
+    let both = ["tank/a@s".to_owned(), "tank/a@t".to_owned()];
+    assert!(p.task(async |p, tx| p.release_snapshots(tx, &both, "mine").await).unwrap_err().is(Errno::NoEnt));
+    p.task(async |p, tx| p.release_snapshots(tx, &one, "mine").await).unwrap();
     assert!(block_on(p.dsl.by_name("tank/a@s")).is_err());
     p.check();
 }

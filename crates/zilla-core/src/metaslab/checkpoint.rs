@@ -11,13 +11,16 @@
 //!   discard: (checkpoint space map, its last blocks) -> freeing -> as any other free; the map is that much shorter
 //! ```
 //!
+//! A list of which a block cannot be read stays as it is, and so does what it names, until it is
+//! given up: then what can be read is freed, and the rest stays allocated for good.
+//!
 //! A crash is safe: a range enters the list in the txg that lets go of its block, and leaves it in
 //! the one that frees it.
 
 use super::Metaslabs;
 use super::range_tree::RangeTree;
 use super::slab::Metaslab;
-use super::space_map::{MapType, SpaceMap};
+use super::space_map::{MapType, Reader, SpaceMap};
 use super::sync::BLKSZ_WITH_LOG;
 use super::vdev::VdevSpace;
 use crate::dmu::Objset;
@@ -36,6 +39,15 @@ const CHECKPOINT_SM: &str = "com.delphix:pool_checkpoint_sm";
 /// Bytes of memory that the ranges of a byte of a checkpoint space map take at most while they are
 /// freed.
 const DISCARD_FACTOR: u64 = 16;
+
+/// What a step of discarding came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Discarded {
+    /// There is more to do.
+    pub more: bool,
+    /// Bytes, as users see them, that a list named which is done with, and that nobody can free.
+    pub lost: u64,
+}
 
 impl Metaslabs {
     /// From the txg being synced on, what was born up to `txg` is kept; 0: nothing is.
@@ -116,59 +128,58 @@ impl Metaslabs {
         }
     }
 
-    /// In the syncing context: frees a part of what a checkpoint kept that is no more. Whether
-    /// there is more to do.
-    pub async fn discard_checkpoint(&self, mos: &Arc<Objset>, tx: &Tx) -> Result<bool> {
+    /// In the syncing context: frees a part of what a checkpoint kept that is no more. With
+    /// `give_up`, what stands in blocks of the list that cannot be read stays allocated.
+    pub async fn discard_checkpoint(&self, mos: &Arc<Objset>, tx: &Tx, give_up: bool) -> Result<Discarded> {
         let kept = self.vdevs().into_iter().find(|v| v.checkpoint.lock().is_some());
-        let Some(v) = kept else { return Ok(false) };
-        let (reader, length, block) = match &*v.checkpoint.lock() {
-            Some(sm) => (sm.reader(), sm.length(), u64::from(sm.dnode().blksz()).max(1)),
-            None => return Ok(false),
+        let Some(v) = kept else { return Ok(Discarded::default()) };
+        let (reader, map, length) = match &*v.checkpoint.lock() {
+            Some(sm) => (sm.reader(), sm.dnode().clone(), sm.length()),
+            None => return Ok(Discarded::default()),
         };
         // Whole blocks: no entry lies in two.
+        let block = u64::from(map.blksz()).max(1);
         let limit = tunables::SPA_DISCARD_MEMORY_LIMIT.get() / DISCARD_FACTOR;
         let step = (limit / block).max(1) * block;
         let from = length.saturating_sub(1) / step * step;
-        let mut ranges = Vec::new();
-        reader
-            .for_each_from(from, length, |kind, _, start, size| match kind {
-                MapType::Free => {
-                    ranges.push((start, size));
-                    Ok(())
-                }
-                MapType::Alloc => {
-                    let what = format!("{size:#x} bytes at {start:#x} are allocated there");
-                    Err(Error::corrupt(None, format!("checkpoint of vdev {}", v.spec.id), what))
-                }
-            })
-            .await?;
-        let mut space = 0;
+        // All that can fail for want of reading comes first: what was freed would be freed again
+        // when the step is tried again.
+        let ranges = listed(&v, &reader, (from, length), block, give_up).await?;
+        let last = match from {
+            0 => {
+                let zap = Zap::open(mos, v.top_zap().0).await?;
+                zap.try_get_u64(CHECKPOINT_SM).await?;
+                Some(zap)
+            }
+            _ => None,
+        };
+        let mut space = 0u64;
         for (start, size) in ranges {
-            space = size.wrapping_add(space);
             let freed = v.metaslab_of(start, size).and_then(|ms| {
                 let mut st = ms.state();
                 ms.free(&mut st, start, size)?;
                 self.list(tx.txg(), v.spec.id, ms, &mut st);
                 Ok(())
             });
-            // A list that lies must not take space from others. At worst the space is lost.
-            if let Err(e) = freed {
-                tracing::error!(vdev = v.spec.id, "not freed with the checkpoint: {e}");
+            match freed {
+                Ok(()) => space = space.wrapping_add(size),
+                // A list that lies must not take space from others. At worst the space is lost.
+                Err(e) => tracing::error!(vdev = v.spec.id, "not freed with the checkpoint: {e}"),
             }
         }
-        if from > 0 {
+        let Some(zap) = last else {
             if let Some(sm) = &mut *v.checkpoint.lock() {
                 sm.shorten(tx, from, space);
             }
-            return Ok(true);
-        }
-        Zap::open(mos, v.top_zap().0).await?.delete(tx, CHECKPOINT_SM).await?;
-        let sm = v.checkpoint.lock().take();
-        if let Some(sm) = sm {
-            self.count_map(sm.dnode(), -1);
-            mos.free(tx, sm.dnode());
-        }
-        Ok(self.vdevs().iter().any(|v| v.checkpoint.lock().is_some()))
+            return Ok(Discarded { more: true, lost: 0 });
+        };
+        zap.delete(tx, CHECKPOINT_SM).await?;
+        // The list says how much it named. What is left of that was not freed.
+        let named = v.checkpoint_space();
+        *v.checkpoint.lock() = None;
+        self.free_if_readable(mos, tx, &map).await;
+        let more = self.vdevs().iter().any(|v| v.checkpoint.lock().is_some());
+        Ok(Discarded { more, lost: v.deflated(named.saturating_sub(space)) })
     }
 
     /// What of a vdev only the checkpoint has; for checks. Nothing may be being synced.
@@ -183,6 +194,52 @@ impl Metaslabs {
         reader.for_each(length, |_, _, start, size| out.add(start, size).map_err(bad)).await?;
         Ok(out)
     }
+}
+
+/// What stands in a part of a vdev's list: start and size. With `give_up`, in those blocks of it
+/// that can be read.
+async fn listed(
+    v: &VdevSpace,
+    reader: &Reader,
+    (from, to): (u64, u64),
+    block: u64,
+    give_up: bool,
+) -> Result<Vec<(u64, u64)>> {
+    let read = async |from: u64, to: u64| {
+        let mut out = Vec::new();
+        let note = |kind, _, start, size| match kind {
+            MapType::Free => {
+                out.push((start, size));
+                Ok(())
+            }
+            MapType::Alloc => {
+                let what = format!("{size:#x} bytes at {start:#x} are allocated there");
+                Err(Error::corrupt(None, format!("checkpoint of vdev {}", v.spec.id), what))
+            }
+        };
+        reader.for_each_from(from, to, note).await.map(|()| out)
+    };
+    match read(from, to).await {
+        Err(Error::Corrupt(_)) if give_up => {}
+        all => return all,
+    }
+    let (mut out, mut at) = (Vec::new(), from);
+    while at < to {
+        let end = to.min(at.saturating_add(block));
+        match read(at, end).await {
+            Ok(some) => out.extend(some),
+            Err(e @ Error::Corrupt(_)) => {
+                tracing::error!(
+                    vdev = v.spec.id,
+                    at,
+                    "what a part of the checkpoint's list names is lost: {e}"
+                );
+            }
+            Err(e) => return Err(e),
+        }
+        at = end;
+    }
+    Ok(out)
 }
 
 impl VdevSpace {

@@ -395,7 +395,7 @@ impl Metaslabs {
     }
 
     /// Frees a map's object. One of which not even the pointers can be read stays behind.
-    async fn free_if_readable(&self, mos: &Arc<Objset>, tx: &Tx, map: &Arc<Dnode>) {
+    pub(super) async fn free_if_readable(&self, mos: &Arc<Objset>, tx: &Tx, map: &Arc<Dnode>) {
         if can_be_freed(map).await {
             self.count_map(map, -1);
             mos.free(tx, map);

@@ -327,6 +327,12 @@ impl Scan {
         st.stable.is_scanning() && st.stable.is_resilver()
     }
 
+    /// The last txg of which a resilver under way gives all to those who lack it.
+    pub fn resilvers_up_to(&self) -> Option<u64> {
+        let st = self.shared.lock();
+        (st.stable.is_scanning() && st.stable.is_resilver()).then_some(st.stable.phys.max_txg)
+    }
+
     pub fn is_paused(&self) -> bool {
         let st = self.shared.lock();
         st.stable.is_scanning() && st.stable.is_paused()

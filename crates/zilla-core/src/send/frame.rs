@@ -171,12 +171,19 @@ pub struct RecordReader<'a> {
     sum: Fletcher4,
     /// Bytes since the stream's beginning.
     read: u64,
+    /// Bytes that a stream's beginning may bring, which are held while it is received.
+    most_at_begin: usize,
 }
 
 impl<'a> RecordReader<'a> {
     pub fn new(source: &'a mut dyn Source) -> RecordReader<'a> {
         let order = ByteOrder::NATIVE;
-        RecordReader { source, order, sum: Fletcher4::new(false), read: 0 }
+        RecordReader { source, order, sum: Fletcher4::new(false), read: 0, most_at_begin: usize::MAX }
+    }
+
+    /// Of somebody who may not have so much memory as the format allows a stream's beginning.
+    pub fn bounded(source: &'a mut dyn Source, most_at_begin: usize) -> RecordReader<'a> {
+        RecordReader { most_at_begin, ..RecordReader::new(source) }
     }
 
     pub fn order(&self) -> ByteOrder {
@@ -236,6 +243,10 @@ impl<'a> RecordReader<'a> {
         }
         if !len.is_multiple_of(4) {
             return Err(bad_stream(format!("{} with a payload of {len} bytes", record.name())));
+        }
+        if matches!(record, Record::Begin(_)) && len > self.most_at_begin {
+            let most = self.most_at_begin;
+            return Err(bad_stream(format!("its beginning has {len} bytes, {most} may be read here")));
         }
         let data = self.source.read(len).await?;
         if data.len() != len {
@@ -322,6 +333,21 @@ mod tests {
             }
             Ok(0)
         })
+    }
+
+    #[test]
+    fn a_beginning_may_be_bounded() {
+        let mut raw = Vec::new();
+        let begin = Begin { toguid: 5, toname: "a@b".into(), ..Begin::default() };
+        block_on(async {
+            let mut w = RecordWriter::new(&mut raw);
+            w.record(&Record::Begin(begin), vec![0; 1024].into()).await.unwrap();
+        });
+        for (most, taken) in [(1024, true), (1020, false)] {
+            let mut source = Bytes::copy_from_slice(&raw);
+            let read = block_on(RecordReader::bounded(&mut source, most).begin());
+            assert_eq!(read.is_ok(), taken, "{most}");
+        }
     }
 
     #[test]

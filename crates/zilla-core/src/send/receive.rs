@@ -160,15 +160,15 @@ impl Receive {
             last: None,
             highest: self.target.resume.map_or(0, |(object, _)| object),
         };
+        // A whole stream ends with its last object, whatever its origin has behind that.
+        let has_rest = self.begin.fromguid == 0 && self.dsl.is_clone(&self.target.ds.dir());
         loop {
             let (record, payload) = reader.next().await?;
             if let Record::End(e) = &record {
                 if e.toguid != self.begin.toguid {
                     return Err(bad_stream("its end is another's"));
                 }
-                // A whole stream ends with its last object, whatever its origin has behind that.
-                let clone = self.dsl.is_clone(&self.target.ds.dir());
-                return if clone && self.begin.fromguid == 0 { apply.free_the_rest().await } else { Ok(()) };
+                return if has_rest { apply.free_the_rest().await } else { Ok(()) };
             }
             apply.record(&record, payload, self.target.bytes + reader.bytes_read()).await?;
         }

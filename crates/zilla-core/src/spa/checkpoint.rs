@@ -19,6 +19,7 @@
 use super::open::DIRECTORY;
 use super::vdev_objects::top_zap;
 use super::{PoolCtx, Refusal, Spa, config};
+use crate::dsl::Space;
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::types::{ObjectId, Txg};
@@ -35,6 +36,9 @@ const FEATURE: &str = "zpool_checkpoint";
 const WORDS_WITHOUT_REFLOW: usize = Uberblock::SIZE / 8 - 1;
 /// A step that failed is tried again after a while.
 const AGAIN: Duration = Duration::from_secs(5);
+/// So long, if its list cannot be read. A device that is away may come back with a good copy; then
+/// that part is given up. As long as trees that are destroyed are waited for (`dsl/bptree.rs`).
+const PATIENCE: Duration = Duration::from_secs(10 * 60);
 
 /// What is known of it.
 #[derive(Clone, Copy, Default)]
@@ -210,10 +214,11 @@ impl Spa {
         }
         let (weak, env) = (Arc::downgrade(self), self.ctx.env.clone());
         self.ctx.env.spawn(async move {
+            let (mut since, mut give_up) = (None, false);
             loop {
                 let Some(spa) = weak.upgrade().filter(|s| !s.ctx.txgs.is_stopped()) else { return };
-                match spa.discard_step().await {
-                    Ok(true) => {}
+                match spa.discard_step(give_up).await {
+                    Ok(true) => since = None,
                     Ok(false) => {
                         // What only it had was not resilvered.
                         if let Err(e) = spa.catch_up().await {
@@ -222,7 +227,12 @@ impl Spa {
                         return;
                     }
                     Err(e) => {
-                        tracing::warn!(pool = %spa.name(), "discarding the checkpoint: {e}");
+                        if since.is_none() {
+                            tracing::warn!(pool = %spa.name(), "discarding the checkpoint: {e}");
+                        }
+                        let now = env.now();
+                        let waited = now.saturating_sub(*since.get_or_insert(now));
+                        give_up |= matches!(e, Error::Corrupt(_)) && waited >= PATIENCE;
                         drop(spa);
                         env.sleep(AGAIN).await;
                     }
@@ -232,12 +242,22 @@ impl Spa {
     }
 
     /// Whether there is more to do.
-    async fn discard_step(self: &Arc<Self>) -> Result<bool> {
+    async fn discard_step(self: &Arc<Self>, give_up: bool) -> Result<bool> {
         let spa = self.clone();
         let task = move |tx: Tx| -> BoxFuture<'static, Result<bool>> {
             Box::pin(async move {
                 let mos = spa.ctx.mos();
-                if spa.metaslabs.discard_checkpoint(mos, &tx).await? {
+                if give_up {
+                    // What is lost is counted there, when it is too late to fail.
+                    spa.dsl.leaked().await?;
+                }
+                let step = spa.metaslabs.discard_checkpoint(mos, &tx, give_up).await?;
+                if step.lost > 0 {
+                    spa.dsl.count_lost(&tx, Space { used: step.lost, ..Space::default() }).await?;
+                    let what = format!("{} bytes stay allocated, as their list is damaged", step.lost);
+                    spa.ctx.note_internal(tx.txg(), "spa discard checkpoint", what);
+                }
+                if step.more {
                     return Ok(true);
                 }
                 spa.ctx.features.add(mos, &tx, FEATURE, -1).await?;

@@ -185,11 +185,14 @@ impl Spa {
             self.heart.reclaim().await?;
         }
         self.resume().await?;
-        let settled = std::pin::pin!(async {
-            self.write_down().await?;
-            self.catch_up().await?;
+        let spa = self.clone();
+        // Once begun it must end, whoever waits for it: a detach that nobody goes on with would
+        // still be carried out, and who changes the tree next would not know of it.
+        let settled = self.ctx.env.spawn_with_result(async move {
+            spa.write_down().await?;
+            spa.catch_up().await?;
             // The spares of those that lack nothing leave.
-            self.finish_replacements().await
+            spa.finish_replacements().await
         });
         // Devices that fail again at once suspend it again: who cleared it is told, and not kept
         // waiting.

@@ -123,6 +123,17 @@ impl VdevTree {
         }
     }
 
+    /// Takes over from it how large vdevs have become.
+    pub fn know_sizes_of(&self, old: &VdevTree) {
+        for top in self.tops.iter().filter(|t| t.vdev.is_concrete()) {
+            if let Ok(was) = old.top(top.id).map(|t| &t.vdev)
+                && was.is_concrete()
+            {
+                top.vdev.set_asize(top.vdev.asize().max(was.asize()));
+            }
+        }
+    }
+
     /// Whether a DTL changed since it was written.
     pub fn dtls_dirty(&self) -> bool {
         self.pool_leaves().any(|l| l.dtl.is_dirty())

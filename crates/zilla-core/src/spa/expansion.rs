@@ -424,6 +424,12 @@ impl Spa {
                 let tree = spa.tree();
                 let vdev = tree.find(guid).ok_or(Refusal::NoDevice(guid))?;
                 let Some(widths) = vdev.widths() else { return Ok(()) };
+                // What can fail for want of reading comes first: the txg goes on without it, and
+                // its uberblock says how far has been moved.
+                let zap = top_zap(&vdev);
+                if zap.0 != 0 {
+                    Zap::open(spa.ctx.mos(), zap.0).await?.try_get_u64(STATE).await?;
+                }
                 let now = spa.ctx.env.clock.wall().as_secs();
                 widths.finish(tx.txg().0 + CONCURRENT, vdev.children.len(), now);
                 vdev.not_expanding();

@@ -11,7 +11,7 @@
 
 use super::Spa;
 use crate::error::Result;
-use crate::vdev::{Leaf, NewSize, Vdev, VdevAux, VdevState};
+use crate::vdev::{Leaf, NewSize, VdevAux, VdevState};
 use futures_util::future::{BoxFuture, Either, select};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -64,10 +64,10 @@ impl Spa {
         let tree = self.tree();
         for top in tree.tops.iter().filter(|t| only.is_none_or(|guid| t.vdev.guid == guid)) {
             let Some(asize) = top.grows_to() else { continue };
-            let (spa, vdev, id) = (self.clone(), top.vdev.clone(), top.id);
+            let (spa, id, guid) = (self.clone(), top.id, top.vdev.guid);
             // Once begun it must end, whoever waits for it; and who waits must not, when the pool
             // is suspended.
-            let growing = self.ctx.env.spawn_with_result(async move { spa.grow_top(id, vdev, asize).await });
+            let growing = self.ctx.env.spawn_with_result(async move { spa.grow_top(id, guid, asize).await });
             let suspended = std::pin::pin!(self.suspension.happens());
             match select(growing, suspended).await {
                 Either::Left((result, _)) => result?,
@@ -77,17 +77,25 @@ impl Spa {
         Ok(())
     }
 
-    async fn grow_top(self: &Arc<Self>, id: u32, vdev: Arc<Vdev>, asize: u64) -> Result<()> {
+    async fn grow_top(self: &Arc<Self>, id: u32, guid: u64, asize: u64) -> Result<()> {
         let spa = self.clone();
-        let task = move |_| -> BoxFuture<'static, Result<()>> {
+        let task = move |_| -> BoxFuture<'static, Result<bool>> {
             Box::pin(async move {
+                // Who waited may have given up, and another have changed the tree.
+                let tree = spa.tree();
+                let Some(top) = tree.top(id).ok().filter(|t| t.vdev.guid == guid) else { return Ok(false) };
+                if top.vdev.asize() >= asize {
+                    return Ok(false);
+                }
                 spa.metaslabs.grow(id, asize)?;
-                vdev.set_asize(asize);
+                top.vdev.set_asize(asize);
                 spa.config_dirty.store(true, Ordering::Release);
-                Ok(())
+                Ok(true)
             })
         };
-        self.ctx.sync_task(task).await?;
+        if !self.ctx.sync_task(task).await? {
+            return Ok(());
+        }
         self.metaslabs.use_grown(id, asize)?;
         tracing::info!(pool = %self.name(), vdev = id, asize, "the vdev has grown");
         self.update_space()

@@ -152,11 +152,14 @@ impl Spa {
         self.scan.get().ok_or_else(|| Error::os(Errno::Again, "the pool is still being opened"))
     }
 
-    /// The scan's part in every txg: who drops out of a resilver is noted, and what reads found
-    /// damaged goes into the error log.
+    /// The scan's part in every txg: who drops out of a resilver is noted, or comes to lack
+    /// something while it is under way, and what reads found damaged goes into the error log.
     pub(super) async fn sync_scan(&self, tx: &Tx) -> Result<()> {
         self.tree().note_dropouts(tx.txg().0);
         let Some(scan) = self.scan.get() else { return Ok(()) };
+        if let Some(max_txg) = scan.resilvers_up_to() {
+            self.tree().note_latecomers(max_txg, tx.txg().0);
+        }
         self.sync_deferred(tx, scan).await?;
         self.note_damage(scan);
         scan.errors.sync(tx).await

@@ -81,8 +81,9 @@ impl Spa {
 
     /// Makes a changed tree the pool's, in the syncing context.
     pub(super) fn use_tree(&self, new: Arc<VdevTree>) {
-        // A leaf may have got its first DTL since the new tree was made.
+        // A leaf may have got its first DTL since the new tree was made, and a vdev have grown.
         new.know_dtls_of(&self.tree());
+        new.know_sizes_of(&self.tree());
         new.name_leaves();
         self.zio.set_tree(new);
     }
@@ -197,6 +198,10 @@ impl Spa {
         self.ctx
             .sync_task(move |tx| {
                 Box::pin(async move {
+                    // One that was given up by who waited for it may have come first.
+                    if fresh.iter().any(|id| spa.metaslabs.vdev_stat(*id).is_ok()) {
+                        return Err(Error::os(Errno::Busy, "the pool's devices have changed meanwhile"));
+                    }
                     let objects = VdevObjects::open(&spa.ctx, &tx).await?;
                     for id in &fresh {
                         let made = objects.top(&spa.metaslabs, &new, new.top(*id)?).await;

@@ -122,6 +122,21 @@ impl VdevTree {
         }
     }
 
+    /// To be called in every txg of a resilver of what was born up to `max_txg`: who has come to lack
+    /// some of that since it began, by a write that failed, takes no part in it, also if it goes on
+    /// after a restart.
+    pub fn note_latecomers(&self, max_txg: u64, syncing: u64) {
+        // What is being synced nobody lacks.
+        if max_txg + 1 >= syncing {
+            return;
+        }
+        for leaf in self.data_leaves().filter(|l| !l.resilvering.load(Ordering::Relaxed)) {
+            if leaf.dtl.bounds().is_some_and(|(_, last)| last <= max_txg) {
+                leaf.dtl.add(max_txg + 1, max_txg + 2);
+            }
+        }
+    }
+
     /// Whether somebody who takes part in the resilver lacks a block.
     pub fn lacks(&self, bp: &BlkPtr) -> bool {
         let lacks = |l: &Arc<Leaf>, birth| l.resilvering.load(Ordering::Relaxed) && !l.holds(birth);

@@ -2,6 +2,8 @@
 //! of OpenZFS have a test each.
 
 use super::*;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use zilla_core::crypt::{KeyFormat, Suite, WrappingKey};
 use zilla_core::dsl::{NewCrypt, NewSuite, Rekey};
 use zilla_core::zpl::XattrMode;
@@ -300,5 +302,48 @@ fn a_raw_stream_cut_or_flipped_anywhere_goes_on_or_leaves_nothing() {
         }
         p.export().await;
         zdb_clean(dir.path(), "tank");
+    });
+}
+
+/// A create looks whether the key is there, and later in its task writes what needs it.
+#[test]
+fn a_key_is_not_unloaded_in_the_middle_of_another_s_task() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = zilla_env::real_env(2);
+    env.block_on(async {
+        let p = Pool::create(&env, dir.path()).await;
+        p.create_crypt("tank/a", 8, KEY).await;
+        p.snapshot("tank/a@one").await;
+        let (begun, within) = (Arc::new(AtomicBool::new(false)), env.clone());
+        let begins = begun.clone();
+        let create: Op<bool> = Box::new(move |dsl, _| {
+            Box::pin(async move {
+                let dir = dsl.dir_by_name("tank/a").await?;
+                assert!(dsl.key_loaded(&dir).await?);
+                begins.store(true, Ordering::Release);
+                within.sleep(Duration::from_millis(100)).await;
+                dsl.key_loaded(&dir).await
+            })
+        });
+        let unload = async {
+            while !begun.load(Ordering::Acquire) {
+                env.sleep(Duration::from_millis(1)).await;
+            }
+            p.dsl().unload_key("tank/a").await
+        };
+        let (stayed, unloaded) = futures_util::future::join(p.task(create), unload).await;
+        assert!(stayed.unwrap(), "the key was gone in the middle of the task");
+        unloaded.unwrap();
+        let (dir, dsl) = (p.dsl().dir_by_name("tank/a").await.unwrap(), p.dsl());
+        assert!(!dsl.key_loaded(&dir).await.unwrap());
+        // One that is in use stays, and is opened with it.
+        p.load("tank/a", KEY).await.unwrap();
+        let used = dsl.by_name("tank/a@one").await.unwrap().hold();
+        assert!(dsl.unload_key("tank/a").await.is_err_and(|e| e.is(Errno::Busy)));
+        assert!(dsl.key_loaded(&dir).await.unwrap());
+        drop(used);
+        let head = dsl.by_name("tank/a").await.unwrap();
+        assert!(!dsl.objset(&head).await.unwrap().is_locked());
+        p.export().await;
     });
 }

@@ -264,3 +264,33 @@ fn a_receive_outlives_who_looks_at_its_dataset_and_is_in_nobody_s_way() {
         p.export().await;
     });
 }
+
+#[test]
+fn what_is_received_on_an_origin_is_not_promoted_before_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = zilla_env::real_env(2);
+    env.block_on(async {
+        let p = Pool::create(&env, dir.path()).await;
+        p.create_fs("tank/a").await;
+        p.create_fs("tank/o").await;
+        p.fill("tank/a", 0, 6, 1).await;
+        p.fill("tank/o", 0, 90, 2).await;
+        p.snapshot("tank/a@one").await;
+        p.snapshot("tank/o@base").await;
+        let full = p.send("tank/a@one", &SendOpts::default()).await;
+        let mut source = Bytes::from(full.clone());
+        let mut reader = RecordReader::new(&mut source);
+        let Some((Record::Begin(begin), payload)) = reader.begin().await.unwrap() else { panic!() };
+        let opts = RecvOpts { origin: Some("tank/o@base".into()), ..to("tank/c", "one") };
+        let mut r = Receive::begin(p.dsl(), begin, &payload, opts).await.unwrap();
+        let promote =
+            || -> Op<()> { Box::new(|dsl, tx| Box::pin(async move { dsl.promote(&tx, "tank/c").await })) };
+        assert!(p.task(promote()).await.is_err_and(|e| e.is(Errno::Busy)));
+        r.records(&mut reader).await.unwrap();
+        r.end().await.unwrap();
+        same(&full, &p.send("tank/c@one", &SendOpts::default()).await, "in the end");
+        p.task(promote()).await.unwrap();
+        p.export().await;
+    });
+    zdb_clean(dir.path(), "tank");
+}

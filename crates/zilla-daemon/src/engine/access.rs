@@ -213,6 +213,8 @@ impl Engine {
         }
         let judge = Judge { pool: pool.clone(), who: who(caller) };
         for (name, setting) in std::mem::take(settings) {
+            // A stream may name any number, and each is judged without a wait.
+            tokio::task::yield_now().await;
             if judge.may_set(fs, &name).await? {
                 settings.push((name, setting));
             } else {

@@ -16,8 +16,8 @@ use zilla::tree::{DatasetDir, DatasetRef};
 use zilla_control::types::{DatasetDestroy, DestroyReply};
 use zilla_control::{ApiError, Caller, ErrorCode};
 
-const TRIES: usize = 20;
-const PAUSE: Duration = Duration::from_millis(50);
+pub(super) const TRIES: usize = 20;
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// What a plan has still to look at.
 enum Step {
@@ -161,8 +161,13 @@ impl Engine {
             pool.check_not_mounted(name).await?;
             pool.forget_snapshot(name);
         } else {
+            let was_mounted = pool.mounted_at(name).is_some();
             pool.unmount_one(name, force).await?;
-            pool.remove_mountpoint(name).await;
+            // Where it was not mounted, the directory of that name may be another's: whoever may
+            // make and destroy datasets has no right to it.
+            if was_mounted {
+                pool.remove_mountpoint(name).await;
+            }
         }
         Ok(())
     }

@@ -189,8 +189,11 @@ impl Engine {
     pub(super) async fn show_devices(&self, top: &str) {
         let Some(devices) = &self.devices else { return };
         let Ok(pool) = self.pool_of(top) else { return };
-        let mut state = devices.state.lock().await;
+        // To open a volume may wait for its pool, if that is suspended. Other pools' devices are
+        // not to wait with it.
+        let _one = pool.showing.lock().await;
         let wanted = pool.devices_below(top).await;
+        let mut state = devices.state.lock().await;
         for name in state.below(top) {
             let Some(is) = state.shown.get(&name).copied() else { continue };
             let to_be = wanted.get(&name).copied();

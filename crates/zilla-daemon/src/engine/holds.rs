@@ -1,5 +1,6 @@
 //! `zfs hold`, `holds` and `release`: tags that keep snapshots from being destroyed.
 
+use super::destroy::{PAUSE, TRIES};
 use super::errors::{Answer, no_dataset, of, of_dataset};
 use super::pool::Pool;
 use super::{Engine, Serves};
@@ -86,7 +87,15 @@ impl Serves<SnapshotRelease> for Engine {
                 pool.forget_snapshot(name);
             }
         }
-        pool.zilla.release_snapshots(names, r.tag).await.map_err(of_dataset)
+        let mut tries = TRIES;
+        loop {
+            match pool.zilla.release_snapshots(names.clone(), r.tag.clone()).await {
+                // Who has just looked into it lets go of it a moment later.
+                Err(e) if e.is(Errno::Busy) && tries > 0 => tries -= 1,
+                other => return other.map_err(of_dataset),
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 }
 

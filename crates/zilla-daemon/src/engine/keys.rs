@@ -249,6 +249,7 @@ impl Engine {
 
 impl Serves<KeyLoad> for Engine {
     async fn serve(&self, caller: &Caller, r: KeyLoad) -> Answer<()> {
+        self.check_running(&r.name)?;
         self.load_key(r, Turn::of(caller)).await
     }
 }

@@ -321,7 +321,7 @@ impl Pool {
         settings: &Settings,
         temporary: Temporary,
     ) -> Answer<()> {
-        let found = self.mounts().get_mut(name).map(|m| {
+        let found = self.mounts().numbered(ds.id()).map(|m| {
             m.temporary = temporary;
             (m.fs.clone(), m.mount.clone(), m.told.clone())
         });

@@ -20,6 +20,8 @@ pub struct Pool {
     mounts: Arc<Mutex<Mounts>>,
     /// Mounts and unmounts come one at a time.
     pub mounting: tokio::sync::Mutex<()>,
+    /// Held by whoever finds out which of its volumes shall have block devices, and makes it so.
+    pub showing: tokio::sync::Mutex<()>,
     pub volumes: Volumes,
     /// Held while its devices are looked at.
     pub watching: tokio::sync::Mutex<()>,
@@ -47,6 +49,7 @@ impl Pool {
             load_guid,
             mounts: Arc::default(),
             mounting: tokio::sync::Mutex::default(),
+            showing: tokio::sync::Mutex::default(),
             volumes: Volumes::default(),
             watching: tokio::sync::Mutex::default(),
             replacing: tokio::sync::Mutex::default(),

@@ -18,6 +18,7 @@ use super::received::{check_names, settings};
 use super::streams::{Reader, Told};
 use super::{Engine, Serves, onto};
 use futures_util::stream::{StreamExt, iter};
+use std::collections::HashSet;
 use std::sync::Arc;
 use zilla::error::{Errno, Error};
 use zilla::stored::Setting;
@@ -32,6 +33,9 @@ use zilla_ondisk::{NvList, NvValue};
 
 /// Tags of a snapshot that are put on it in one txg, whoever sent how many.
 const HELD_TOGETHER: usize = 256;
+/// Bytes that the beginning of a guest's stream may have: the list of a package of some ten
+/// thousand snapshots. (Unpacked it takes several times that, for as long as he lets it.)
+const GUEST_BEGIN: usize = 4 << 20;
 
 /// One stream: what it is, and where it goes.
 pub(super) struct Part<'a> {
@@ -170,7 +174,10 @@ impl Engine {
         told: &Told,
     ) -> Answer<()> {
         let plain = |e: Error| ApiError::with(ErrorCode::Stream, format!("cannot receive: {}", why(&e)));
-        let mut reader = RecordReader::new(source);
+        let mut reader = match caller.owner {
+            true => RecordReader::new(source),
+            false => RecordReader::bounded(source, GUEST_BEGIN),
+        };
         let (first, payload) = match reader.begin().await.map_err(plain)? {
             Some((Record::Begin(b), payload)) => (b, payload),
             Some(_) => return Err(plain(Error::inval("invalid stream (bad magic number)"))),
@@ -197,18 +204,25 @@ impl Engine {
         }
         // By the names that the datasets have in the stream.
         let mut keys = RawKeys::new();
+        let mut raw = false;
+        let names: HashSet<&str> = members(&list).iter().filter_map(|m| m.str("name")).collect();
         let mut origin = r.origin.as_deref();
         loop {
             match reader.begin().await.map_err(plain)? {
                 Some((Record::Begin(b), payload)) => {
                     if let Some(key) = raw_key(&b, &payload).map_err(plain)? {
-                        keys.insert(b.toname.split('@').next().unwrap_or_default().to_owned(), key);
+                        raw = true;
+                        // Of as many as the package says that it has, and for who may follow them.
+                        let name = b.toname.split('@').next().unwrap_or_default();
+                        if caller.owner && !r.dry_run && !r.heal && names.contains(name) {
+                            keys.insert(name.to_owned(), key);
+                        }
                     }
                     let package = Some((&first, &list));
                     self.receive_one(pool, caller, r, b, &payload, &mut reader, package, origin.take(), told)
                         .await?;
                 }
-                Some((Record::End(_), _)) if !keys.is_empty() && !r.dry_run && !r.heal => {
+                Some((Record::End(_), _)) if raw && !r.dry_run && !r.heal => {
                     if caller.owner {
                         return self.follow_roots(pool, r, &first, &list, &keys, told).await;
                     }

@@ -149,7 +149,7 @@ impl Pool {
         };
         match protocol {
             ShareProtocol::Nfs => self.reshare_nfs(engine, name, ds, text).await,
-            ShareProtocol::Smb => self.reshare_smb(engine, name, text).await,
+            ShareProtocol::Smb => self.reshare_smb(engine, name, ds, text).await,
         }
     }
 
@@ -179,7 +179,8 @@ impl Pool {
             options.resolve(&host, &addresses);
         }
         let mut mounts = self.mounts();
-        let Some(mounted) = mounts.get_mut(name) else { return Ok(false) };
+        // (By now the name may be another's.)
+        let Some(mounted) = mounts.numbered(ds.id()) else { return Ok(false) };
         let export = Export {
             id: ExportId { pool: self.zilla.guid(), dataset: ds.guid() },
             path: mounted.path().to_string_lossy().into_owned(),
@@ -192,19 +193,25 @@ impl Pool {
         Ok(true)
     }
 
-    async fn reshare_smb(&self, engine: &Engine, name: &str, text: &str) -> Result<bool, NotShared> {
+    async fn reshare_smb(
+        &self,
+        engine: &Engine,
+        name: &str,
+        ds: &DatasetRef,
+        text: &str,
+    ) -> Result<bool, NotShared> {
         // It may come from a pool that another system made.
         if text != "on" {
             let what = format!("sharesmb={text}: it has no options here, only on and off");
             return Err(failed(what).subject(name).into());
         }
-        let found = self.mounts().get_mut(name).map(|m| (m.path().to_owned(), m.usershare.take()));
+        let found = self.mounts().numbered(ds.id()).map(|m| (m.path().to_owned(), m.usershare.take()));
         let Some((path, old)) = found else { return Ok(false) };
         match engine.usershares.share(name, &path, old).await {
             Ok(share) => {
                 let mut mounts = self.mounts();
                 // Where it is mounted no more the share is dropped, and so taken back.
-                Ok(mounts.get_mut(name).map(|m| m.usershare = Some(share)).is_some())
+                Ok(mounts.numbered(ds.id()).map(|m| m.usershare = Some(share)).is_some())
             }
             Err(why) => Err(NotShared {
                 absent: matches!(why, Refusal::Absent(_)),

@@ -163,15 +163,15 @@ impl Engine {
         later: Vec<String>,
         marks: Vec<String>,
     ) -> Answer<()> {
-        for mark in marks {
-            self.destroy_bookmark(&DatasetDestroy { target: mark, ..DatasetDestroy::default() }).await?;
-        }
         if !later.is_empty() {
             let list: Vec<&str> = later.iter().filter_map(|n| n.split_once('@')).map(|(_, s)| s).collect();
             let target = format!("{fs}@{}", list.join(","));
-            let clones = r.destroy_clones;
-            let request = DatasetDestroy { target, clones, force: true, ..DatasetDestroy::default() };
+            let (clones, force) = (r.destroy_clones, r.force);
+            let request = DatasetDestroy { target, clones, force, ..DatasetDestroy::default() };
             self.destroy_whole(request).await?;
+        }
+        for mark in marks {
+            self.destroy_bookmark(&DatasetDestroy { target: mark, ..DatasetDestroy::default() }).await?;
         }
         let head = pool.zilla.by_name(fs).await.map_err(of(fs))?;
         let paused = pool.pause_volume(&head).await?;

@@ -250,7 +250,7 @@ fn a_checkpoints_list_goes_on_without_the_end_that_cannot_be_read() {
             assert!(kept.contains(&(listed / 4096 - 10)), "{listed:#x} bytes are listed");
             assert_eq!(w.ms.checkpoint_space(), listed);
             let alloc = w.ms.vdev_stat(0).unwrap().alloc;
-            while w.ms.discard_checkpoint(w.mos(), &Tx::syncing(w.h.txg)).await.unwrap() {
+            while w.ms.discard_checkpoint(w.mos(), &Tx::syncing(w.h.txg), false).await.unwrap().more {
                 w.sync().await;
             }
             for _ in 0..4 {
@@ -258,6 +258,46 @@ fn a_checkpoints_list_goes_on_without_the_end_that_cannot_be_read() {
             }
             assert_eq!(w.ms.vdev_stat(0).unwrap().alloc, alloc - listed);
         }
+    });
+}
+
+/// Who tries again frees nothing twice; and what cannot be read is given up in the end.
+#[test]
+fn of_a_checkpoints_list_what_can_be_read_is_freed_once() {
+    block_on(async {
+        let mut w = World::new(MODERN, vec![spec(0, 16, SpaceClass::Normal)]).await;
+        let all = w.alloc(&vec![req(4096, 1); 40_000]).await;
+        let gone: Vec<Dva> = all.into_iter().map(|d| d[0]).step_by(2).collect();
+        let born = w.sync().await;
+        w.ms.set_checkpoint(Txg(w.h.txg.0 - 1));
+        gone.iter().for_each(|dva| w.ms.free(w.h.txg, dva, born));
+        w.sync().await;
+        w.lose_end(w.checkpoint_list().unwrap()).await;
+        w.reopen().await;
+        w.ms.load_checkpoints(w.mos()).await.unwrap();
+        let (alloc, listed) = (w.ms.vdev_stat(0).unwrap().alloc, w.ms.checkpoint_space());
+        assert_eq!(listed, 20_000 * 4096);
+        for _ in 0..6 {
+            let no = w.ms.discard_checkpoint(w.mos(), &Tx::syncing(w.h.txg), false).await;
+            assert!(matches!(no, Err(crate::error::Error::Corrupt(_))), "{no:?}");
+            w.sync().await;
+        }
+        assert_eq!((w.ms.vdev_stat(0).unwrap().alloc, w.ms.checkpoint_space()), (alloc, listed));
+        let mut lost = 0;
+        loop {
+            let step = w.ms.discard_checkpoint(w.mos(), &Tx::syncing(w.h.txg), true).await.unwrap();
+            lost += step.lost;
+            w.sync().await;
+            if !step.more {
+                break;
+            }
+        }
+        for _ in 0..4 {
+            w.sync().await;
+        }
+        assert!(lost > 0 && lost < listed / 2, "{lost:#x} bytes are lost");
+        assert_eq!(w.ms.vdev_stat(0).unwrap().alloc, alloc - (listed - lost));
+        assert!(w.checkpoint_list().is_none() && w.ms.checkpoint_space() == 0);
     });
 }
 
