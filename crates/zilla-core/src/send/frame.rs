@@ -338,10 +338,11 @@ mod tests {
     #[test]
     fn a_beginning_may_be_bounded() {
         let mut raw = Vec::new();
-        let begin = Begin { toguid: 5, toname: "a@b".into(), ..Begin::default() };
+        let begin = Begin { toguid: 5, toname: "a@b".into(), payloadlen: 1024, ..Begin::default() };
         block_on(async {
             let mut w = RecordWriter::new(&mut raw);
             w.record(&Record::Begin(begin), vec![0; 1024].into()).await.unwrap();
+            w.flush().await.unwrap();
         });
         for (most, taken) in [(1024, true), (1020, false)] {
             let mut source = Bytes::copy_from_slice(&raw);

@@ -114,6 +114,44 @@ fn a_column_is_read_from_whoever_has_it_before_parity_is_asked() {
     });
 }
 
+/// Who comes to lack something while another is resilvered was not given it: it is not taken for one
+/// of those who were, also where the resilver goes on after a restart.
+#[test]
+fn who_fails_a_write_during_a_resilver_waits_for_the_next() {
+    const LAST: u64 = 1000;
+    let env = real_env(1);
+    let faulty = [failing(), failing(), failing()];
+    let all: Vec<Arc<dyn Device>> = faulty.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
+    let paths: Vec<PathBuf> = (0..3).map(|i| PathBuf::from(format!("/w{i}"))).collect();
+    let spec = PoolSpec { tops: vec![top(VdevKind::Mirror, &paths, 12)], ..PoolSpec::default() };
+    let config = spec.config(77, &*env.rng).unwrap();
+    env.block_on(async {
+        let tree = opened(&env, &config, &all, true).await;
+        let (data, was_away, late) = (block(2), &tree.leaves[1], &tree.leaves[2]);
+        write(&tree, 0, &data).await;
+        tree.flush_all(BIRTH).await.unwrap();
+        was_away.dtl.add(900, 951);
+        tree.begin_resilver(LAST);
+        let takes_part = |l: &Leaf| l.resilvering.load(Ordering::Relaxed);
+        let second = VDEV_LABEL_START_SIZE + SECTOR;
+        late.write_at(second, block(1), Priority::SyncWrite).await.unwrap();
+        faulty[2].writes.store(true, Ordering::Relaxed);
+        assert_eq!(read(&tree, 0, &data, true).await.unwrap().repaired, 0);
+        faulty[2].writes.store(false, Ordering::Relaxed);
+        assert_eq!(late.dtl.ranges(), [(BIRTH, BIRTH + 1)]);
+        for syncing in LAST..LAST + 5 {
+            tree.note_latecomers(LAST, syncing);
+        }
+        assert_eq!(late.dtl.ranges(), [(BIRTH, BIRTH + 1), (LAST + 1, LAST + 2)]);
+        assert_eq!(was_away.dtl.ranges(), [(900, 951)]);
+        tree.resume_resilver(LAST);
+        assert!(takes_part(was_away) && !takes_part(late));
+        tree.end_resilver(true, LAST).await;
+        assert!(was_away.dtl.is_empty() && late.is_behind());
+        tree.close().await;
+    });
+}
+
 /// The flush is of another txg than the block, and the block is no longer there as it was repaired.
 #[test]
 fn a_repair_whose_flush_fails_is_made_again_by_a_resilver() {
