@@ -9,6 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use zilla_e2e::{Kind, Need, Pool, Shared, can};
 
@@ -266,6 +267,13 @@ fn what_a_guest_sends_along_with_his_words_stops_nobody() {
     let shared = Shared::new();
     let world = &shared.world;
     shared.start();
+    // Who asks is there before: a program that was begun beside the sockets would have them, too, and
+    // wait for them when it gives them up.
+    let zpool = world.command("zpool");
+    let mut asks = Command::new("sh");
+    asks.args(["-c", "read go; exec \"$0\" list"]).arg(zpool.get_program());
+    asks.envs(zpool.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut asks = asks.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("sh");
     let mut kept = Vec::new();
     for socket in ["zillad.sock", "streams.sock", "streams.sock", "zillad.sock"] {
         for _ in 0..2 {
@@ -277,10 +285,10 @@ fn what_a_guest_sends_along_with_his_words_stops_nobody() {
     }
     let begun = Instant::now();
     let (done, is_done) = std::sync::mpsc::channel();
-    let mut asks = world.command("zpool");
-    std::thread::spawn(move || done.send(asks.arg("list").output()));
-    let output = is_done.recv_timeout(LIMIT).expect("the daemon waits for what a guest sent along");
-    assert!(output.expect("zpool").status.success());
+    drop(asks.stdin.take().map(|mut go| go.write_all(b"go\n")));
+    std::thread::spawn(move || done.send(asks.wait()));
+    let status = is_done.recv_timeout(LIMIT).expect("the daemon waits for what a guest sent along");
+    assert!(status.expect("zpool").success());
     // And when he goes.
     let others: Vec<_> = kept.into_iter().map(|(a, b, _)| (a, b)).collect();
     shared.ask(JOE, "hello", "{}");
