@@ -258,13 +258,18 @@ impl DslPool {
             result = self.open_key(object, &key).await.map(drop);
         }
         if result.is_err() && self.keys.has(dir.id, &key) {
-            let (dsl, root) = (self.clone(), dir.clone());
+            let (dsl, root, failed) = (self.clone(), dir.clone(), key.clone());
             let dropped = async move {
-                dsl.drop_keys(&root).await;
+                // By then another may be loaded.
+                if dsl.keys.has(root.id, &failed) {
+                    dsl.drop_keys(&root).await;
+                }
                 Ok(())
             };
-            // As it is unloaded; a pool that is suspended has no such task, and writes nothing.
-            if self.ctx.readonly || self.ctx.sync_task(move |_| Box::pin(dropped)).await.is_err() {
+            // As it is unloaded. A pool that takes no more tasks writes nothing either.
+            if (self.ctx.readonly || self.ctx.sync_task(move |_| Box::pin(dropped)).await.is_err())
+                && self.keys.has(dir.id, &key)
+            {
                 self.drop_keys(&dir).await;
             }
         }

@@ -65,6 +65,16 @@ impl DslPool {
         }
     }
 
+    /// The list of a deadlist's key, and the one that this is joined to.
+    async fn read_key(&self, id: u64, key: u64) -> Result<()> {
+        if let Deadlist::Keyed(dl) = self.deadlist_open(id).await? {
+            for list in dl.entries.range(..=key).rev().take(2) {
+                self.read_list(*list.1).await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn read_list(&self, id: u64) -> Result<()> {
         if self.is_empty_bpobj(id) {
             return Ok(());
@@ -149,14 +159,23 @@ impl DslPool {
         if next != 0 {
             let next = self.dataset(next).await?;
             self.read_dataset(&next).await?;
+            for ds in [ds, &next] {
+                if let Some(id) = self.remap_deadlist(ds).await? {
+                    self.read_deadlist(id).await?;
+                }
+            }
             let after = next.phys().next_snap_obj;
             if after != 0 {
                 self.read_dataset(&self.dataset(after).await?).await?;
             }
             self.read_dataset(&self.head(&ds.dir()).await?).await?;
             // Their deadlists lose its key.
-            for clone in self.clones_since(&ds.dir(), ds.phys().creation_txg).await? {
-                self.read_deadlist(clone.phys().deadlist_obj).await?;
+            let key = ds.phys().creation_txg;
+            for clone in self.clones_since(&ds.dir(), key).await? {
+                self.read_key(clone.phys().deadlist_obj, key).await?;
+                if let Some(id) = self.remap_deadlist(&clone).await? {
+                    self.read_key(id, key).await?;
+                }
             }
         }
         self.read_pool().await

@@ -24,7 +24,7 @@ const BATCH: usize = 1 << 16;
 
 impl DslPool {
     /// The object of a dataset's remap deadlist, if it has one.
-    async fn remap_deadlist(&self, ds: &DslDataset) -> Result<Option<u64>> {
+    pub(super) async fn remap_deadlist(&self, ds: &DslDataset) -> Result<Option<u64>> {
         match ds.zap().filter(|_| self.feature_active("device_removal")) {
             Some(zap) => zap.try_get_u64(DS_FIELD_REMAP_DEADLIST).await,
             None => Ok(None),

@@ -36,8 +36,9 @@ const FEATURE: &str = "zpool_checkpoint";
 const WORDS_WITHOUT_REFLOW: usize = Uberblock::SIZE / 8 - 1;
 /// A step that failed is tried again after a while.
 const AGAIN: Duration = Duration::from_secs(5);
-/// So long, if its list cannot be read. A device that is away may come back with a good copy; then
-/// that part is given up. As long as trees that are destroyed are waited for (`dsl/bptree.rs`).
+/// So long, if its list cannot be read: a device that is away may come back with a good copy. Then
+/// what cannot be read of it is given up, from there on. As long as trees that are destroyed are
+/// waited for (`dsl/bptree.rs`).
 const PATIENCE: Duration = Duration::from_secs(10 * 60);
 
 /// What is known of it.
@@ -247,10 +248,8 @@ impl Spa {
         let task = move |tx: Tx| -> BoxFuture<'static, Result<bool>> {
             Box::pin(async move {
                 let mos = spa.ctx.mos();
-                if give_up {
-                    // What is lost is counted there, when it is too late to fail.
-                    spa.dsl.leaked().await?;
-                }
+                // What is lost is counted there, when it is too late to fail.
+                spa.dsl.leaked().await?;
                 let step = spa.metaslabs.discard_checkpoint(mos, &tx, give_up).await?;
                 if step.lost > 0 {
                     spa.dsl.count_lost(&tx, Space { used: step.lost, ..Space::default() }).await?;

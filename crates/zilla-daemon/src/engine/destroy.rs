@@ -84,8 +84,8 @@ impl Staying {
 }
 
 impl Engine {
-    /// Says in its reply what of a tree stays.
-    pub(super) async fn destroy(&self, r: DatasetDestroy) -> Answer<DestroyReply> {
+    /// Says in its reply what of a tree stays. `owner`: who owns the daemon asks for it.
+    pub(super) async fn destroy(&self, r: DatasetDestroy, owner: bool) -> Answer<DestroyReply> {
         if r.target.contains('#') {
             return self.destroy_bookmark(&r).await;
         }
@@ -100,7 +100,7 @@ impl Engine {
         if r.dry_run {
             return Ok(reply);
         }
-        let done = self.destroy_planned(&pool, &r, &mut reply).await;
+        let done = self.destroy_planned(&pool, &r, owner, &mut reply).await;
         if (done.is_err() || !reply.errors.is_empty()) && self.devices.is_some() {
             // Those of what is still there come back.
             self.show_devices(r.target.split('@').next().unwrap_or_default()).await;
@@ -109,8 +109,8 @@ impl Engine {
     }
 
     /// The same for those who need all of it to be gone.
-    pub(super) async fn destroy_whole(&self, r: DatasetDestroy) -> Answer<DestroyReply> {
-        let mut reply = self.destroy(r).await?;
+    pub(super) async fn destroy_whole(&self, r: DatasetDestroy, owner: bool) -> Answer<DestroyReply> {
+        let mut reply = self.destroy(r, owner).await?;
         match reply.errors.is_empty() {
             true => Ok(reply),
             false => Err(reply.errors.swap_remove(0)),
@@ -121,6 +121,7 @@ impl Engine {
         &self,
         pool: &Arc<Pool>,
         r: &DatasetDestroy,
+        owner: bool,
         reply: &mut DestroyReply,
     ) -> Answer<()> {
         let tree = r.recursive || r.clones;
@@ -129,7 +130,7 @@ impl Engine {
             if staying.needs(pool, name).await? {
                 continue;
             }
-            match self.take_out_of_use(pool, name, r.force).await {
+            match self.take_out_of_use(pool, name, r.force, owner).await {
                 Ok(()) => {}
                 Err(e) if tree => staying.add(name, e),
                 Err(e) => return Err(e),
@@ -152,7 +153,7 @@ impl Engine {
         Ok(())
     }
 
-    async fn take_out_of_use(&self, pool: &Arc<Pool>, name: &str, force: bool) -> Answer<()> {
+    async fn take_out_of_use(&self, pool: &Arc<Pool>, name: &str, force: bool, owner: bool) -> Answer<()> {
         self.hide_devices(pool, &[name.to_owned()], force).await?;
         if let Ok(ds) = pool.zilla.by_name(name).await {
             pool.release_volume(&ds, force).await?;
@@ -163,9 +164,9 @@ impl Engine {
         } else {
             let was_mounted = pool.mounted_at(name).is_some();
             pool.unmount_one(name, force).await?;
-            // Where it was not mounted, the directory of that name may be another's: whoever may
-            // make and destroy datasets has no right to it.
-            if was_mounted {
+            // Where it was not mounted, the directory of that name may be another's: who may only make
+            // and destroy datasets has no right to it.
+            if was_mounted || owner {
                 pool.remove_mountpoint(name).await;
             }
         }
@@ -177,7 +178,7 @@ impl Serves<DatasetDestroy> for Engine {
     async fn serve(&self, caller: &Caller, mut r: DatasetDestroy) -> Answer<DestroyReply> {
         r.force &= caller.owner;
         self.check_running(&r.target)?;
-        self.destroy(r).await
+        self.destroy(r, caller.owner).await
     }
 }
 

@@ -59,6 +59,9 @@ struct Keeper {
 struct State {
     keeper: Option<Keeper>,
     shown: BTreeMap<String, Shown>,
+    /// How often names were taken away or given to others: what was found out before is to be
+    /// found out again.
+    moved: u64,
     /// What is wrong with this machine was said.
     said: bool,
 }
@@ -192,8 +195,18 @@ impl Engine {
         // To open a volume may wait for its pool, if that is suspended. Other pools' devices are
         // not to wait with it.
         let _one = pool.showing.lock().await;
-        let wanted = pool.devices_below(top).await;
-        let mut state = devices.state.lock().await;
+        let (wanted, mut state) = loop {
+            let moved = devices.state.lock().await.moved;
+            let wanted = pool.devices_below(top).await;
+            let state = devices.state.lock().await;
+            if state.moved == moved {
+                break (wanted, state);
+            }
+        };
+        // It may have been exported meanwhile.
+        if !self.pool_of(top).is_ok_and(|now| Arc::ptr_eq(&now, &pool)) {
+            return;
+        }
         for name in state.below(top) {
             let Some(is) = state.shown.get(&name).copied() else { continue };
             let to_be = wanted.get(&name).copied();
@@ -270,6 +283,7 @@ impl Engine {
     pub(super) async fn hide_devices(&self, pool: &Pool, names: &[String], force: bool) -> Answer<()> {
         let Some(devices) = &self.devices else { return Ok(()) };
         let mut state = devices.state.lock().await;
+        state.moved += 1;
         for name in names {
             let Some(shown) = state.shown.get(name).copied() else { continue };
             let answer = state.order(&Order::Detach(name.clone(), force)).await;
@@ -308,6 +322,7 @@ impl Engine {
             }
             let new = format!("{to}{}", name.strip_prefix(from).unwrap_or_default());
             let mut state = devices.state.lock().await;
+            state.moved += 1;
             state.order(&Order::Move(name.clone(), new.clone())).await;
             if let Some(shown) = state.shown.remove(&name) {
                 state.shown.insert(new, shown);
@@ -320,6 +335,7 @@ impl Engine {
     pub(super) async fn leave_devices(&self) {
         let Some(devices) = &self.devices else { return };
         let mut state = devices.state.lock().await;
+        state.moved += 1;
         state.shown.clear();
         let Some(Keeper { mut child, orders, .. }) = state.keeper.take() else { return };
         drop(orders);

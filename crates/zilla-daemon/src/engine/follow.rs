@@ -324,11 +324,11 @@ impl Engine {
             gone.iter().for_each(|name| told.out(format!("attempting destroy {fs}@{name}")));
         }
         let mut staying = Vec::new();
-        match self.destroy(request(&gone)).await {
+        match self.destroy(request(&gone), true).await {
             Ok(reply) => staying.extend(reply.deferred),
             Err(_) => {
                 for name in &gone {
-                    match self.destroy(request(std::slice::from_ref(name))).await {
+                    match self.destroy(request(std::slice::from_ref(name)), true).await {
                         Ok(reply) => staying.extend(reply.deferred),
                         // The stream may fail that cannot do with it.
                         Err(e) => told.err(format!("cannot destroy '{fs}@{name}': {}", e.description())),
@@ -413,7 +413,7 @@ impl Engine {
                     force: true,
                     ..DatasetDestroy::default()
                 };
-                match self.destroy_whole(request).await {
+                match self.destroy_whole(request, true).await {
                     Ok(_) => drop(left.remove(name)),
                     Err(e) => drop(failed.insert(name.clone(), e.description().to_owned())),
                 }

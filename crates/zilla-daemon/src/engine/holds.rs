@@ -81,21 +81,30 @@ impl Serves<SnapshotRelease> for Engine {
             return Err(ApiError::new(ErrorCode::RefTagRelease).subject(r.snapshot));
         }
         // One that only waited for this goes.
+        let mut going = Vec::new();
         for name in &names {
             let snap = pool.zilla.by_name(name).await.map_err(of(name))?;
             if snap.is_defer_destroy() && snap.userrefs() == 1 && snap.is_without_clones() {
                 pool.forget_snapshot(name);
+                going.push(name.clone());
             }
         }
+        let hidden = self.hide_devices(&pool, &going, false).await;
         let mut tries = TRIES;
-        loop {
+        let released = loop {
             match pool.zilla.release_snapshots(names.clone(), r.tag.clone()).await {
                 // Who has just looked into it lets go of it a moment later.
-                Err(e) if e.is(Errno::Busy) && tries > 0 => tries -= 1,
-                other => return other.map_err(of_dataset),
+                Err(e) if e.is(Errno::Busy) && hidden.is_ok() && tries > 0 => tries -= 1,
+                other => break other.map_err(of_dataset),
             }
             tokio::time::sleep(PAUSE).await;
+        };
+        if released.is_err() {
+            for fs in going.iter().filter_map(|name| name.split('@').next()) {
+                self.show_devices(fs).await;
+            }
         }
+        released
     }
 }
 

@@ -168,7 +168,7 @@ impl Engine {
             let target = format!("{fs}@{}", list.join(","));
             let (clones, force) = (r.destroy_clones, r.force);
             let request = DatasetDestroy { target, clones, force, ..DatasetDestroy::default() };
-            self.destroy_whole(request).await?;
+            self.destroy_whole(request, false).await?;
         }
         for mark in marks {
             self.destroy_bookmark(&DatasetDestroy { target: mark, ..DatasetDestroy::default() }).await?;

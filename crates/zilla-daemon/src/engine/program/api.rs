@@ -488,7 +488,7 @@ impl Bound<'_> {
             dry_run: mode == Mode::Check,
             ..Default::default()
         };
-        self.wait(self.engine.destroy_whole(request)).map(drop).map_err(|e| (errno_of(&e), Vec::new()))
+        self.wait(self.engine.destroy_whole(request, false)).map(drop).map_err(|e| (errno_of(&e), Vec::new()))
     }
 
     fn promote(&self, name: &str, mode: Mode) -> Changed {
