@@ -201,9 +201,16 @@ impl Dnode {
                     None => match cached() {
                         Some(data) => data,
                         None => {
-                            let data = match why {
-                                Why::Ahead => store.read_ahead(bp, bookmark, prio).await?,
-                                _ => store.read(bp, bookmark, prio).await?,
+                            let read = match why {
+                                Why::Ahead => store.read_ahead(bp, bookmark, prio).await,
+                                _ => store.read(bp, bookmark, prio).await,
+                            };
+                            let data = match read {
+                                Ok(data) => data,
+                                // A sync has put another block there since, and its old place may
+                                // be another's by now.
+                                Err(_) if !self.points_to(level, blkid, &bp) => continue,
+                                Err(e) => return Err(e),
                             };
                             if why == Why::WantedOnce {
                                 store.forget_read(&bp);

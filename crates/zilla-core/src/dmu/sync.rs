@@ -116,9 +116,11 @@ impl Objset {
         self.write_indirects(works, txg, props).await
     }
 
-    /// Reads what records written in part lack, in the order of the disks, and writes them as they
-    /// come, some at a time. Most of these reads are under way since the txg was closed
-    /// ([`super::resolve`]), and go on while others are written.
+    /// Reads what records written in part lack, in the order of the disks, and writes them, some at a
+    /// time. Most of these reads are under way since the txg was closed ([`super::resolve`]), and go
+    /// on while others are written. Those that are begun here all end before anything is written:
+    /// what is written may wait for the same block, or for who looks after the devices, and one
+    /// that nobody polls would keep both.
     async fn write_lacking(&self, works: &mut [Work], txg: Txg, props: WriteProps) -> Result<()> {
         let of = |(i, w): (usize, &Work)| {
             w.lacking.keys().map(|&b| (w.place(b), i, b, w.dn.clone())).collect::<Vec<_>>()
@@ -131,18 +133,22 @@ impl Objset {
         let load = |(_, i, blkid, dn): (_, usize, u64, Arc<Dnode>)| async move {
             (i, blkid, dn.load_for(txg, blkid, Priority::SyncRead).await)
         };
-        let mut loads = futures_util::stream::iter(lacking).map(load).buffer_unordered(PREPARE_CONCURRENCY);
-        let mut bytes = 0;
-        while let Some((i, blkid, loaded)) = loads.next().await {
-            let w = nth(works, i)?;
-            w.resolved(blkid, loaded, txg).await?;
-            bytes += usize::from(w.phys.datablkszsec) << 9;
-            if bytes >= RESOLVED_BATCH {
-                self.write_blocks(works, txg, props).await?;
-                bytes = 0;
+        let mut lacking = lacking.into_iter().peekable();
+        while lacking.peek().is_some() {
+            let (mut some, mut bytes) = (Vec::new(), 0);
+            while bytes < RESOLVED_BATCH
+                && let Some(next) = lacking.next()
+            {
+                bytes += usize::from(nth(works, next.1)?.phys.datablkszsec) << 9;
+                some.push(next);
             }
+            let loads = futures_util::stream::iter(some).map(load).buffer_unordered(PREPARE_CONCURRENCY);
+            for (i, blkid, loaded) in loads.collect::<Vec<_>>().await {
+                nth(works, i)?.resolved(blkid, loaded, txg).await?;
+            }
+            self.write_blocks(works, txg, props).await?;
         }
-        self.write_blocks(works, txg, props).await
+        Ok(())
     }
 
     /// Level 0, as far as it is known.

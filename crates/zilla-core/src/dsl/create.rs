@@ -397,6 +397,10 @@ impl DslPool {
         if !o.is_snapshot() {
             return Err(Error::inval("the origin of a clone must be a snapshot"));
         }
+        // Its root would be written again in its place, with another log.
+        if o.phys().creation_txg >= tx.txg().0 {
+            return Err(Error::os(Errno::Again, format!("{origin}: the snapshot is of this txg")));
+        }
         if !self.key_loaded(&o.dir()).await? {
             return Err(Error::os(Errno::Access, format!("the key of {origin} is not loaded")));
         }

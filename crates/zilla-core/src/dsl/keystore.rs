@@ -383,10 +383,15 @@ impl DslPool {
             };
             let dirty = |os: &Arc<Objset>| {
                 (0..TXG_SIZE as u64).any(|slot| os.is_dirty(Txg(slot)))
-                    || os.log().is_some_and(|l| (0..TXG_SIZE as u64).any(|slot| l.is_dirty(Txg(slot))))
+                    || os.log().is_some_and(|l| l.has_to_sync())
             };
             if ds.rewrite_root.load(Ordering::Relaxed) || ds.open_objset().is_some_and(|os| dirty(&os)) {
                 return Ok(false);
+            }
+            // That is in memory and in the log alone, and logs are replayed after an import only.
+            if ds.open_objset().is_some_and(|os| os.holds()) {
+                let what = format!("{} has changes that cannot be written over damaged blocks", ds.name());
+                return Err(Error::os(Errno::Busy, what));
             }
             all.push(alone);
         }

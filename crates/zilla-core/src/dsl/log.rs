@@ -12,16 +12,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl DslPool {
-    /// Gives back the block that an empty log of a dataset without its key begins with.
-    pub(crate) async fn drop_empty_log(&self, ds: &Arc<DslDataset>) -> Result<()> {
-        let os = self.objset(ds).await?;
-        let (ctx, ds) = (self.ctx.clone(), ds.clone());
+    /// Gives back the block that an empty log of a dataset without its key begins with. False: its
+    /// key was loaded meanwhile, and others may begin with that block.
+    pub(crate) async fn drop_empty_log(self: &Arc<Self>, ds: &Arc<DslDataset>) -> Result<bool> {
+        let (dsl, ds) = (self.clone(), ds.clone());
         let task = self.ctx.sync_task(move |_| {
             Box::pin(async move {
+                if ds.is_gone() {
+                    return Ok(true);
+                }
+                let os = dsl.objset(&ds).await?;
+                if !os.is_locked() {
+                    return Ok(false);
+                }
                 let first = os.with_phys(|p| std::mem::take(&mut p.zil_header)).log;
                 ds.rewrite_root.store(true, Ordering::Relaxed);
-                ctx.free(&first);
-                Ok(())
+                dsl.ctx.free(&first);
+                Ok(true)
             })
         });
         task.await
@@ -42,9 +49,8 @@ impl DslPool {
         }
         let header = os.phys().zil_header;
         let all = crate::zil::chain(&*self.ctx.store, &header, ds.id).await;
-        // What was written by txgs that a crash forgot was never allocated, unless it was claimed.
-        let allocated = |birth: u64| header.claim_txg != 0 || birth <= self.opened_txg;
-        all.iter().take_while(|bp| allocated(bp.birth())).for_each(|bp| self.ctx.free(bp));
+        // All of it is allocated: what a crash left was claimed when the pool was opened.
+        all.iter().for_each(|bp| self.ctx.free(bp));
         Ok(())
     }
 }

@@ -90,16 +90,12 @@ pub struct DslPool {
     pub(super) errata: super::errata::Errata,
     /// What the MOS has come to use since its dir was last told.
     pub(super) mos_delta: Mutex<super::bpobj::Delta>,
-    /// The last txg that was synced before the pool was opened.
-    pub(super) opened_txg: u64,
 }
 
 impl DslPool {
     fn build(ctx: Arc<PoolCtx>) -> Arc<DslPool> {
-        let opened_txg = ctx.txgs.synced().0;
         Arc::new(DslPool {
             ctx,
-            opened_txg,
             name: RwLock::default(),
             special: RwLock::new(None),
             empty_bpobj: Mutex::new(0),

@@ -22,6 +22,12 @@ use zilla_ondisk::object_type;
 /// So many blocks of what was destroyed are freed in a txg however full the pool is.
 const LEAST_BATCH: usize = 1000;
 
+/// Whether what is held of a dataset may be tried again in a txg. A snapshot of this txg has the
+/// blocks that would be written again in their places.
+fn may_try_held(ds: &DslDataset, txg: Txg) -> bool {
+    ds.phys().prev_snap_txg < txg.0
+}
+
 impl DslPool {
     /// Whether some dataset has changes of `txg` that are not written.
     pub fn is_dirty(&self, txg: Txg) -> bool {
@@ -31,7 +37,8 @@ impl DslPool {
     fn wants_sync(&self, ds: &DslDataset, txg: Txg) -> bool {
         let now = self.ctx.env.now();
         let dirty = |os: std::sync::Arc<crate::dmu::Objset>| {
-            os.is_dirty(txg) || os.log().is_some_and(|log| log.is_dirty(txg)) || os.held_is_due(now)
+            let of_log = || os.log().is_some_and(|log| log.is_dirty(txg));
+            os.is_dirty(txg) || of_log() || may_try_held(ds, txg) && os.held_is_due(now)
         };
         ds.rewrite_root.load(Ordering::Relaxed) || ds.open_objset().is_some_and(dirty)
     }
@@ -67,7 +74,7 @@ impl DslPool {
                 self.deactivate_feature(tx, &ds, "zilsaxattr").await?;
             }
             let now = self.ctx.env.now();
-            if os.held_is_due(now) {
+            if may_try_held(&ds, txg) && os.held_is_due(now) {
                 os.retry_held(tx, now);
             }
             // The dataset's own account first, then what its users' accounts change; both are in

@@ -669,7 +669,12 @@ impl Leaf {
         }
     }
 
-    /// Whether I/O failed since this was last asked.
+    /// Whether I/O failed since somebody last looked at it.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.suspect.load(Ordering::Relaxed)
+    }
+
+    /// The same, for who looks at it now.
     pub(super) fn take_suspect(&self) -> bool {
         self.suspect.swap(false, Ordering::Relaxed)
     }

@@ -320,8 +320,16 @@ impl VdevTree {
     }
 
     /// Looks at leaves whose I/O failed: one that cannot even read, write and flush its own front
-    /// pad is taken out of use.
-    pub async fn check_suspects(&self) {
+    /// pad is taken out of use. In a task of its own: whoever asks may be one of several futures of
+    /// which others are waited for, and those may wait for this.
+    pub async fn check_suspects(self: &Arc<Self>) {
+        if self.leaves.iter().any(|l| !self.is_cache(l) && l.is_suspect()) {
+            let tree = self.clone();
+            self.env.spawn_with_result(async move { tree.look_at_suspects().await }).await;
+        }
+    }
+
+    async fn look_at_suspects(&self) {
         let mut changed = false;
         for leaf in self.leaves.iter().filter(|l| !self.is_cache(l) && l.take_suspect()) {
             let _one = leaf.probe.lock().await;
@@ -335,7 +343,7 @@ impl VdevTree {
     }
 
     /// The same, and waits for those who look already: then it is known which devices are away.
-    pub async fn settle_suspects(&self) {
+    pub async fn settle_suspects(self: &Arc<Self>) {
         self.check_suspects().await;
         for leaf in &self.leaves {
             drop(leaf.probe.lock().await);

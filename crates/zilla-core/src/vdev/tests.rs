@@ -47,10 +47,10 @@ fn devices(tree: &VdevTree, all: &[Arc<dyn Device>]) -> HashMap<u64, Arc<dyn Dev
     tree.leaves.iter().zip(all).map(|(l, d)| (l.guid(), d.clone())).collect()
 }
 
-async fn opened(env: &Env, config: &NvList, all: &[Arc<dyn Device>], write: bool) -> VdevTree {
+async fn opened(env: &Env, config: &NvList, all: &[Arc<dyn Device>], write: bool) -> Arc<VdevTree> {
     let tree = VdevTree::from_config(env, config).unwrap();
     tree.open(&OpenArgs { write, devices: devices(&tree, all), pool_guid: None, newest: 0 }).await.unwrap();
-    tree
+    Arc::new(tree)
 }
 
 #[test]

@@ -40,6 +40,7 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use zilla_ondisk::NvList;
 
@@ -99,7 +100,7 @@ impl VdevTree {
 
     /// Has the labels say that the pool goes on from a txg and that its next one is `first`. `pool`
     /// is its part of them, as of that txg.
-    pub async fn go_on_from(&self, from: Txg, first: Txg, pool: &NvList) -> Result<()> {
+    pub async fn go_on_from(self: &Arc<Self>, from: Txg, first: Txg, pool: &NvList) -> Result<()> {
         let told = self.write_all_labels(&pool.clone().with(WENT_ON, vec![from.0, first.0])).await?;
         // One that takes no writes at all is not used, and gets none.
         self.settle_suspects().await;

@@ -38,7 +38,7 @@ pub(super) struct State {
     pub lost_txg: Txg,
     /// Commits wait for txgs instead of writing.
     pub suspended: usize,
-    replayed_seq: [u64; TXG_SIZE],
+    pub(super) replayed_seq: [u64; TXG_SIZE],
     /// Txgs whose sync changes the header.
     dirty: [u64; TXG_SIZE],
     synced_in: Txg,
@@ -214,6 +214,12 @@ impl Zilog {
     pub(crate) fn is_dirty(&self, txg: Txg) -> bool {
         let st = self.state.lock();
         (st.dirty[txg.slot()] == txg.0 || st.chain.is_broken()) && st.synced_in < txg
+    }
+
+    /// Whether the sync of any txg still has to see to the log.
+    pub(crate) fn has_to_sync(&self) -> bool {
+        let st = self.state.lock();
+        st.dirty.iter().any(|txg| *txg > st.synced_in.0) || st.chain.is_broken()
     }
 
     /// Gives the whole log back in the txg of `tx`: the chain, and `frees` that it refers to. With

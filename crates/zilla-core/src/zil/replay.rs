@@ -81,7 +81,18 @@ impl Zilog {
         if self.started.load(Ordering::Acquire) {
             return Ok(Replayed::default());
         }
-        let header = os.phys().zil_header;
+        // One whose caller went away may have come further than the header says.
+        let given_back = self.state.lock().chain.given_back_in();
+        if given_back > self.ctx.txgs.synced() {
+            self.ctx.txgs.wait_synced(given_back).await?;
+        }
+        let header = {
+            let st = self.state.lock();
+            let mut header = os.phys().zil_header;
+            let redone = st.replayed_seq.iter().copied().max().unwrap_or(0);
+            header.replay_seq = header.replay_seq.max(redone);
+            header
+        };
         let mut done = Replayed::default();
         if header.flags & ZIL_REPLAY_NEEDED != 0 && !header.log.is_hole() {
             done = self.replay_all(os, &header, target).await?;

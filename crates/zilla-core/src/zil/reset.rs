@@ -56,7 +56,10 @@ pub async fn reset_all(dsl: &Arc<DslPool>) -> Result<()> {
         }
         if objset.is_locked() {
             // An empty beginning, which cannot be begun without the key: it goes.
-            dsl.drop_empty_log(&head).await?;
+            if !dsl.drop_empty_log(&head).await? {
+                let what = format!("the key of {} was just loaded", head.name());
+                return Err(Error::os(Errno::Busy, what));
+            }
             continue;
         }
         let log = dsl.open_log(&head).await?;

@@ -97,7 +97,7 @@ impl Zfs {
     }
 
     /// Refuses to move a directory below itself.
-    fn check_ancestry(&self, moved: &Znode, to: &Znode) -> Now<()> {
+    fn check_ancestry(&self, tx: &Tx, moved: &Znode, to: &Znode) -> Now<()> {
         let mut at = to.id();
         for _ in 0..MAX_DEPTH {
             if at == moved.id() {
@@ -106,7 +106,11 @@ impl Zfs {
             if at == self.root() {
                 return Ok(());
             }
-            let parent = self.znode(at)?.state.lock().attrs.parent;
+            let zn = self.znode(at)?;
+            // What a later txg has moved this change must not come before, on disk or in the log: it
+            // would be a loop there.
+            zn.dnode().in_order(tx)?;
+            let parent = zn.state.lock().attrs.parent;
             if parent == at {
                 return Ok(());
             }
@@ -139,10 +143,10 @@ impl Zfs {
             None => None,
         };
         if src.state.lock().attrs.is_dir() {
-            self.check_ancestry(&src, names.to)?;
+            self.check_ancestry(tx, &src, names.to)?;
         }
         if let Some(t) = tgt.as_ref().filter(|t| flags.exchange && t.state.lock().attrs.is_dir()) {
-            self.check_ancestry(t, names.from)?;
+            self.check_ancestry(tx, t, names.from)?;
         }
         let mut all = vec![names.from, names.to, &src];
         all.extend(tgt.as_ref());
@@ -224,11 +228,11 @@ impl Zfs {
         {
             return refuse(Errno::XDev, "the directory belongs to another project");
         }
+        self.check_dir_change(names.to, to, false)?;
+        self.check_unlink(t)?;
         if flags.exchange {
             return Ok(());
         }
-        self.check_dir_change(names.to, to, false)?;
-        self.check_unlink(t)?;
         match (s.attrs.is_dir(), t.attrs.is_dir()) {
             (true, false) => refuse(Errno::NotDir, "the target is not a directory"),
             (false, true) => refuse(Errno::IsDir, "the target is a directory"),

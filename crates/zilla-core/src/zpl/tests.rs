@@ -5,6 +5,7 @@ mod format;
 mod memory;
 mod model;
 mod names;
+mod order;
 mod parts;
 mod reap;
 mod replay;

@@ -303,7 +303,7 @@ impl Generator {
     fn exchange(&mut self, from: Id, old: String, id: Id) -> Option<Op> {
         let (to, new, other) = self.entry()?;
         let m = &self.m;
-        let free = self.may_leave(from, id) && m.nodes[&to].takes_names() && !m.nodes[&other].is_fixed();
+        let free = self.may_leave(from, id) && self.may_leave(to, other);
         let apart = !m.is_below(to, id) && !m.is_below(from, other);
         (free && apart && id != other).then_some(Op::Exchange { id, from, old, other, to, new })
     }

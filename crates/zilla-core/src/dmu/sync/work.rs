@@ -354,6 +354,10 @@ impl Work {
     }
 
     pub(super) fn put(&mut self, level: u8, blkid: u64, bp: BlkPtr) {
+        if level == 0 {
+            // What could not be freed there before is older than this.
+            self.left.remove(blkid, blkid + 1);
+        }
         if level + 1 == self.phys.nlevels {
             if let Some(slot) = self.phys.blkptr.get_mut(blkid as usize) {
                 *slot = bp;

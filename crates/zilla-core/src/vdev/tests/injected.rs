@@ -7,7 +7,7 @@ use zilla_env::faulty::{Fault as Hang, FaultyDevice, Ops, Rule};
 
 const AT: u64 = 8 << 20;
 
-fn mirror(env: &Env, all: &[Arc<dyn Device>]) -> VdevTree {
+fn mirror(env: &Env, all: &[Arc<dyn Device>]) -> Arc<VdevTree> {
     let paths: Vec<PathBuf> = (0..all.len()).map(|i| PathBuf::from(format!("/m{i}"))).collect();
     let spec = PoolSpec { tops: vec![top(VdevKind::Mirror, &paths, 12)], ..PoolSpec::default() };
     let config = spec.config(77, &*env.rng).unwrap();

@@ -31,16 +31,16 @@ impl Disks {
     }
 
     /// The pool on some of them.
-    async fn of(&self, which: &[usize]) -> VdevTree {
+    async fn of(&self, which: &[usize]) -> Arc<VdevTree> {
         self.open(which, Some(77)).await
     }
 
-    async fn open(&self, which: &[usize], pool_guid: Option<u64>) -> VdevTree {
+    async fn open(&self, which: &[usize], pool_guid: Option<u64>) -> Arc<VdevTree> {
         let tree = VdevTree::from_config(&self.env, &self.config).unwrap();
         let device = |i: &usize| (tree.leaves[*i].guid(), self.all[*i].clone() as Arc<dyn Device>);
         let devices = which.iter().map(device).collect();
         tree.open(&OpenArgs { write: true, devices, pool_guid, newest: 0 }).await.unwrap();
-        tree
+        Arc::new(tree)
     }
 
     async fn go_on(&self, with: &[usize], from: u64, first: u64) -> Result<()> {
