@@ -63,10 +63,27 @@ impl DslPool {
         if !self.feature_enabled("filesystem_limits") {
             return Err(Refusal::FeatureDisabled("filesystem_limits").into());
         }
+        self.read_for_counts(dir).await?;
         if !self.feature_active("filesystem_limits") {
             self.feature_incr(tx, "filesystem_limits").await?;
         }
         self.limits_count(tx, dir).await
+    }
+
+    /// Reads what counting below a dir needs, before anything is changed.
+    pub(super) async fn read_for_counts(&self, top: &Arc<DslDir>) -> Result<()> {
+        let mut todo = vec![top.clone()];
+        while let Some(dir) = todo.pop() {
+            if self.counted(&dir, Limit::Filesystems).await?.is_some() {
+                continue;
+            }
+            if dir.phys().head_dataset_obj != 0 {
+                let names = self.head(&dir).await?.phys().snapnames_zapobj;
+                Zap::open(self.mos(), names).await?.entries().await?;
+            }
+            todo.extend(self.child_dirs(&dir).await?);
+        }
+        Ok(())
     }
 
     /// Counts what is below a dir, in it and in all below it that have no counts yet.

@@ -91,6 +91,9 @@ impl DslPool {
         for id in self.ctx.features.objects() {
             self.read_object(id).await?;
         }
+        if let Some(scan) = self.ctx.scan() {
+            self.read_object(scan.queue_object()).await?;
+        }
         if let Some(freeing) = &self.special().freeing {
             self.read_list(freeing.bpobj.id()).await?;
         }

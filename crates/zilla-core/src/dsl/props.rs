@@ -575,7 +575,14 @@ impl DslPool {
         for ds in self.open_datasets() {
             let Some(os) = ds.open_objset() else { continue };
             if ds.dir().ancestry().iter().any(|d| d.id == dir.id) {
-                os.set_props(self.write_props(&ds).await?);
+                // This comes behind changes. That something of another dataset cannot be read is no
+                // reason to stop the pool.
+                match self.write_props(&ds).await {
+                    Ok(props) => os.set_props(props),
+                    Err(e) => {
+                        tracing::warn!(dataset = %ds.name(), error = %e, "it is written as before");
+                    }
+                }
             }
         }
         Ok(())

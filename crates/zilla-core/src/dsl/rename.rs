@@ -53,6 +53,9 @@ impl DslPool {
         }
         if to.id != parent.id {
             self.rename_key_check(&dir, &to).await?;
+            if self.feature_active("filesystem_limits") {
+                self.read_for_counts(&dir).await?;
+            }
             self.move_space(tx, &dir, &parent, &to)?;
             if self.feature_active("filesystem_limits") {
                 // Those above the new place may count.
@@ -146,6 +149,7 @@ impl DslPool {
                 if dir.name().len() + 1 + new.len() >= name::ZFS_MAX_DATASET_NAME_LEN {
                     return Err(Error::os(Errno::NameTooLong, "New dataset name is too long"));
                 }
+                self.read_dataset(&head).await?;
                 found.push((head, id));
             } else if !recursive {
                 return Err(Error::no_ent("dataset does not exist"));

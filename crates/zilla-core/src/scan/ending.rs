@@ -69,7 +69,7 @@ impl Scan {
                 return Ok(());
             }
             st.noting = true;
-            (st.outlived.take(), st.stable.is_resilver())
+            (st.outlived.all(), st.stable.is_resilver())
         };
         let Some(blocks) = blocks else {
             let mut trouble = Trouble::default();

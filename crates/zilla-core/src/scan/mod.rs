@@ -322,6 +322,12 @@ impl Scan {
         self.shared.lock().stable.is_scanning()
     }
 
+    /// The object of the datasets that a scan under way still has to walk, or 0: with each snapshot
+    /// and destroy it changes.
+    pub fn queue_object(&self) -> u64 {
+        self.shared.lock().stable.phys.queue_obj
+    }
+
     pub fn is_resilvering(&self) -> bool {
         let st = self.shared.lock();
         st.stable.is_scanning() && st.stable.is_resilver()
@@ -589,6 +595,7 @@ impl Scan {
             let mut st = self.shared.lock();
             st.stable = position;
             st.next = None;
+            st.outlived = Outlived::default();
             st.generation += 1;
         }
         if resilver {

@@ -53,9 +53,10 @@ impl Outlived {
         }
     }
 
-    /// All of them, unless some are not known.
-    pub(super) fn take(&mut self) -> Option<HashMap<Key, BlkPtr>> {
-        (!self.lost).then(|| std::mem::take(&mut self.blocks))
+    /// All of them, unless some are not known. They stay here until the scan has ended: who leaves it
+    /// while they are read must not say that there are none.
+    pub(super) fn all(&self) -> Option<HashMap<Key, BlkPtr>> {
+        (!self.lost).then(|| self.blocks.clone())
     }
 
     #[cfg(test)]

@@ -342,12 +342,17 @@ impl VdevTree {
         }
     }
 
-    /// The same, and waits for those who look already: then it is known which devices are away.
+    /// The same, and waits for those who look already: then it is known which devices are away. (Of
+    /// those who wait for the lock it wakes one, who must be polled then.)
     pub async fn settle_suspects(self: &Arc<Self>) {
-        self.check_suspects().await;
-        for leaf in &self.leaves {
-            drop(leaf.probe.lock().await);
-        }
+        let tree = self.clone();
+        let settled = async move {
+            tree.look_at_suspects().await;
+            for leaf in &tree.leaves {
+                drop(leaf.probe.lock().await);
+            }
+        };
+        self.env.spawn_with_result(settled).await;
     }
 
     /// Whether a leaf was taken out of use.

@@ -1,6 +1,7 @@
 //! What is said to be received is there, all of it and nothing else; what is not is refused, and
 //! goes on from where it is whole.
 
+use super::raw::KEY;
 use super::*;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
@@ -293,4 +294,39 @@ fn what_is_received_on_an_origin_is_not_promoted_before_its_end() {
         p.export().await;
     });
     zdb_clean(dir.path(), "tank");
+}
+
+#[test]
+fn what_is_held_over_damage_spares_a_snapshot_and_keeps_its_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = zilla_env::real_env(2);
+    let (file, roots) = env.block_on(async {
+        let p = Pool::create(&env, dir.path()).await;
+        p.create_crypt("tank/a", 8, KEY).await;
+        let file = p.large_file("tank/a", "file", 0, noise(3 * LARGE, 1)).await;
+        let roots = p.roots("tank/a", file).await;
+        p.export().await;
+        (file, roots)
+    });
+    turn(dir.path(), &roots);
+    env.block_on(async {
+        let p = Pool::open(&env, dir.path()).await;
+        p.load("tank/a", KEY).await.unwrap();
+        let zfs = p.mount("tank/a").await;
+        zfs.write(file, 10, &Bytes::from_static(b"held"), false).await.unwrap();
+        drop(zfs);
+        // In the txg of the write: what has the root of that must stay as it is.
+        p.snapshot("tank/a@s").await;
+        let unloaded = p.dsl().unload_key("tank/a").await;
+        assert!(unloaded.as_ref().is_err_and(|e| e.is(Errno::Busy)), "{unloaded:?}");
+        p.export().await;
+    });
+    turn(dir.path(), &roots);
+    env.block_on(async {
+        let p = Pool::open(&env, dir.path()).await;
+        p.load("tank/a", KEY).await.unwrap();
+        let ds = p.dsl().by_name("tank/a@s").await.unwrap();
+        send(p.dsl(), &ds, &SendOpts::default(), &mut Vec::new()).await.unwrap();
+        p.export().await;
+    });
 }
