@@ -84,6 +84,8 @@ impl Order {
 struct Kept {
     device: PathBuf,
     file: String,
+    /// The file of the name that it has now, to which it is attached when it comes back.
+    again: String,
     readonly: bool,
     scan: bool,
     /// It was to be detached while in use: the kernel does that as soon as it is not.
@@ -206,9 +208,12 @@ impl Keeper {
             }
             Order::Move(from, to) => {
                 self.unlink(&from);
-                let Some(kept) = self.kept.remove(&from) else { return Ok("ok".to_owned()) };
+                let Some(mut kept) = self.kept.remove(&from) else { return Ok("ok".to_owned()) };
                 let linked = check_name(&to).and_then(|()| self.link(&to, &kept.device));
                 // Once it is not in use it is detached: under the new name the file is another.
+                if let Some(dir) = kept.again.strip_suffix(from.as_str()) {
+                    kept.again = format!("{dir}{to}");
+                }
                 self.kept.insert(to, kept);
                 linked.map(|()| "ok".to_owned())
             }
@@ -227,7 +232,8 @@ impl Keeper {
         args.extend(readonly.then_some("--read-only"));
         args.push(&file);
         let device = PathBuf::from(losetup(&args)?);
-        let kept = Kept { device, file, readonly, scan, leaves: false };
+        let again = file.clone();
+        let kept = Kept { device, file, again, readonly, scan, leaves: false };
         if let Err(why) = self.link(name, &kept.device) {
             kept.detach();
             return Err(why);
@@ -276,7 +282,7 @@ impl Keeper {
         for name in names {
             self.unlink(&name);
             if let Some(kept) = self.kept.remove(&name) {
-                let _ = self.attach(&name, kept.file, kept.readonly, kept.scan);
+                let _ = self.attach(&name, kept.again, kept.readonly, kept.scan);
             }
         }
     }
@@ -368,7 +374,8 @@ mod tests {
         keeper.link("a/b/v", &device).unwrap();
         keeper.unlink("a/b/v");
         assert!(links.join("a/b/v").is_symlink(), "not what this keeper made");
-        let kept = Kept { device, file: "/f".into(), readonly: false, scan: false, leaves: false };
+        let (file, again) = ("/f".to_owned(), "/f".to_owned());
+        let kept = Kept { device, file, again, readonly: false, scan: false, leaves: false };
         keeper.kept.insert("a/b/v".into(), kept);
         keeper.unlink("a/b/v");
         assert!(links.is_dir() && !links.join("a").exists());

@@ -14,6 +14,7 @@ use crate::nfs::{At, Caller, Done, FILE_SYNC, Fail, MAX_IO, UNSTABLE, file, hand
 use crate::rpc::Reply;
 use crate::xdr::{Garbage, In};
 use bytes::Bytes;
+use std::os::unix::ffi::OsStrExt;
 use zilla::zpl::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, S_ISUID};
 use zilla::{Attr, Entry, Errno, NewFile, NodeId, SetAttr, SetTime, Time};
 
@@ -92,6 +93,10 @@ pub(crate) async fn setattr(caller: &Caller<'_>, mut args: In, reply: &mut Reply
         return Err(Status::NotSync.into());
     }
     let set = allowed(&at, &want).await?;
+    if want.size.is_some() {
+        // What programs here have changed in memory comes now: later it would come over this.
+        at.tell(vec![Changed::File(at.node)]).await;
+    }
     let applied = apply(&at, &want, set).await;
     // What failed may have been done in part.
     at.tell(vec![Changed::File(at.node)]).await;
@@ -135,6 +140,8 @@ pub(crate) async fn write(caller: &Caller<'_>, mut args: In, reply: &mut Reply) 
     }
     access::check_write(&at.export, at.node, &at.who, &at.attr).await?;
     if count > 0 {
+        // What programs here have changed in memory comes now: later it would come over this.
+        at.tell(vec![Changed::File(at.node)]).await;
         let written = put(&at, off, &data).await;
         at.tell(vec![Changed::File(at.node)]).await;
         written?;
@@ -306,6 +313,7 @@ async fn resize(dir: &At, found: &Entry, size: u64) -> Done {
     fs.kill_capabilities(found.node).await?;
     let kill_suidgid = !dir.who.is_root();
     let set = SetAttr { size: Some(size), kill_suidgid, ..SetAttr::default() };
+    dir.tell(vec![Changed::File(found.node)]).await;
     let resized = fs.setattr(found.node, set).await;
     dir.tell(vec![Changed::File(found.node)]).await;
     resized?;
@@ -357,12 +365,33 @@ pub(crate) async fn mknod(caller: &Caller<'_>, mut args: In, reply: &mut Reply) 
 /// the client is to try again.
 const TRIES: usize = 16;
 
+/// Refuses to take its name from a directory that something is mounted on or below: the kernel, when
+/// it is told, would take those mounts away. (Linux' own server refuses it with this code.)
+async fn check_unmounted(dir: &At, there: &Entry) -> Result<(), Fail> {
+    let (fs, Some(kernel)) = (&dir.export.fs, &dir.export.kernel) else { return Ok(()) };
+    if !there.attr.is_dir() {
+        return Ok(());
+    }
+    for way in kernel.mounted_within() {
+        let mut at = fs.root();
+        for name in &way {
+            let Ok(found) = fs.lookup(at, name.as_bytes()).await else { break };
+            at = found.node;
+            if at == there.node {
+                return Err(Status::Access.into());
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Takes a name away of what this caller may; returns what it was.
 async fn take_away(dir: &At, name: &[u8], directory: bool) -> Result<NodeId, Fail> {
     let fs = &dir.export.fs;
     for _ in 0..TRIES {
         let victim = fs.lookup(dir.node, name).await?;
         check_sticky(&dir.who, &dir.attr, &victim.attr)?;
+        check_unmounted(dir, &victim).await?;
         let done = match directory && dir.node == fs.snapdir_node() {
             true => fs.destroy_snapshot(name, dir.who.asker()).await,
             false => fs.remove_judged(dir.node, name, directory, victim.node).await,
@@ -398,6 +427,7 @@ async fn give_name(
     for _ in 0..TRIES {
         let moved = fs.lookup(from.node, old).await?;
         check_sticky(&from.who, &from.attr, &moved.attr)?;
+        check_unmounted(from, &moved).await?;
         if moved.attr.is_dir() && from.node != to.node {
             // Its entry `..` changes.
             check(&from.export, moved.node, &from.who, &moved.attr, WRITE).await?;
@@ -405,6 +435,7 @@ async fn give_name(
         let replaced = match fs.lookup(to.node, new).await {
             Ok(there) => {
                 check_sticky(&to.who, &to.attr, &there.attr)?;
+                check_unmounted(to, &there).await?;
                 Some(there.node)
             }
             Err(e) if e.is(Errno::NoEnt) => None,

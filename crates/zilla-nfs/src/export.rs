@@ -3,6 +3,7 @@
 
 use crate::options::Options;
 use futures_util::future::BoxFuture;
+use std::path::PathBuf;
 use std::sync::Arc;
 use zilla::{Filesystem, NodeId};
 
@@ -29,6 +30,10 @@ pub enum Changed {
 pub trait Remembers: Send + Sync {
     /// Comes back when it is forgotten.
     fn forget(&self, changed: Vec<Changed>) -> BoxFuture<'_, ()>;
+    /// Where in the file system something is mounted: ways from its root.
+    fn mounted_within(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
 }
 
 /// One share.

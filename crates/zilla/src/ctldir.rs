@@ -30,6 +30,12 @@ pub(crate) fn snapshot_ino(objset: u64) -> u64 {
     INO_SNAPSHOTS.saturating_sub(objset)
 }
 
+/// What `stat` calls a file of a snapshot: it has the device number of the live files, and is to be
+/// taken for none of those.
+pub(crate) fn file_ino(objset: u64, object: u64) -> u64 {
+    1 << 63 | (objset & 0x7fff) << SHIFT | object & OBJECT
+}
+
 pub(crate) fn ino(node: NodeId) -> u64 {
     if node == CTL_ROOT { INO_ROOT } else { INO_SNAPSHOT }
 }
@@ -43,8 +49,8 @@ pub trait Snapshots: Send + Sync {
     fn times(&self) -> Option<(Time, Time)> {
         None
     }
-    /// Opens one read-only; and its guid.
-    fn open(&self, name: &str) -> BoxFuture<'_, Result<(u64, Arc<Zfs>)>>;
+    /// Opens one read-only; with its guid, and its name as it is spelled.
+    fn open(&self, name: &str) -> BoxFuture<'_, Result<(u64, String, Arc<Zfs>)>>;
     /// The name of the one with this guid.
     fn named(&self, guid: u64) -> BoxFuture<'_, Result<String>>;
     /// Takes one, if this user may.
@@ -99,7 +105,7 @@ impl Snapshots for NoSnapshots {
     fn list(&self) -> BoxFuture<'_, Result<Vec<(String, u64)>>> {
         Box::pin(async { Ok(Vec::new()) })
     }
-    fn open(&self, _: &str) -> BoxFuture<'_, Result<(u64, Arc<Zfs>)>> {
+    fn open(&self, _: &str) -> BoxFuture<'_, Result<(u64, String, Arc<Zfs>)>> {
         Box::pin(async { Err(Error::no_ent("no such snapshot")) })
     }
     fn named(&self, _: u64) -> BoxFuture<'_, Result<String>> {

@@ -161,7 +161,10 @@ impl Pool {
 
     /// A change of the devices, which once begun goes on to its end, also if the caller does not: one
     /// that was left in its middle would still be carried out, and the next would not know of it.
-    async fn changed<T: Send + 'static>(&self, change: impl Future<Output = T> + Send + 'static) -> T {
+    pub(crate) async fn changed<T: Send + 'static>(
+        &self,
+        change: impl Future<Output = T> + Send + 'static,
+    ) -> T {
         self.env().spawn_with_result(change).await
     }
 

@@ -59,6 +59,21 @@ impl Entry {
     }
 }
 
+/// The number that a file is shown by, of the file system itself (0) or of a snapshot that is looked
+/// into.
+fn shown_ino(zfs: &Zfs, snapshot: u64, object: u64) -> u64 {
+    let objset = zfs.objset().id();
+    match snapshot {
+        0 => object,
+        _ if object == zfs.root() => ctldir::snapshot_ino(objset),
+        _ => ctldir::file_ino(objset, object),
+    }
+}
+
+fn shown(zfs: &Zfs, snapshot: u64, attr: Attr) -> Attr {
+    Attr { ino: shown_ino(zfs, snapshot, attr.ino), ..attr }
+}
+
 /// Where a node number leads.
 enum Place {
     Main(Arc<Zfs>, u64),
@@ -239,7 +254,7 @@ impl Filesystem {
             Place::Control => return Ok(None),
         };
         let (held, attr) = zfs.try_lookup(id, name)?;
-        Ok(Some(Entry::new(n, held, attr)))
+        Ok(Some(Entry::new(n, held, shown(&zfs, n, attr))))
     }
 
     /// The file of a number that a client kept while nobody used it, as file handles do.
@@ -289,7 +304,14 @@ impl Filesystem {
         let name = name_of(name)?;
         let n = match self.opened.number(name) {
             Some(n) => n,
-            None => self.opened.add(name, self.snapshots.open(name).await?)?,
+            None => loop {
+                let removals = self.opened.removals();
+                // (In a dataset that ignores case it may be asked for by other spellings.)
+                let (guid, own, zfs) = self.snapshots.open(name).await?;
+                if let Some(n) = self.opened.add(&own, (guid, zfs), removals)? {
+                    break n;
+                }
+            },
         };
         let zfs = self.opened.get(n).ok_or_else(|| Error::no_ent("the snapshot was just destroyed"))?;
         let held = zfs.hold(zfs.root()).await?;
@@ -312,11 +334,7 @@ impl Filesystem {
             Place::Snapshot(zfs, n, id) => (zfs, n, id),
             Place::Control => return Ok(self.control_attr(node)),
         };
-        let mut attr = zfs.try_getattr(id)?;
-        if n != 0 && id == zfs.root() {
-            attr.ino = ctldir::snapshot_ino(zfs.objset().id());
-        }
-        Ok(attr)
+        Ok(shown(&zfs, n, zfs.try_getattr(id)?))
     }
 
     /// A file's attributes.
@@ -324,8 +342,8 @@ impl Filesystem {
         resident(|| self.try_getattr(node)).await
     }
 
-    /// Entries of a directory from `cookie` on; none at its end. Their numbers are the files' own,
-    /// not nodes.
+    /// Entries of a directory from `cookie` on; none at its end. Their numbers are those that files
+    /// are shown by, not nodes.
     pub async fn readdir(&self, dir: NodeId, cookie: u64) -> Result<Vec<DirEntry>> {
         let (zfs, n, id) = match self.place(dir)? {
             Place::Main(zfs, id) => (zfs, 0, id),
@@ -333,6 +351,9 @@ impl Filesystem {
             Place::Control => return self.readdir_control(dir, cookie).await,
         };
         let mut entries = zfs.readdir(id, cookie).await?;
+        if n != 0 {
+            entries.iter_mut().for_each(|e| e.ino = shown_ino(&zfs, n, e.ino));
+        }
         if cookie == 0 && n == 0 && id == zfs.root() && self.control.lock().snapdir == Snapdir::Visible {
             // Between `..` and the rest, with the cookie of `..`: who stops here sees `.zfs` again,
             // and nothing else twice.
@@ -371,8 +392,15 @@ impl Filesystem {
             Place::Snapshot(zfs, n, _) => (zfs, n),
             Place::Control => return Ok(entries.iter().map(|_| None).collect()),
         };
-        let found = zfs.entries(entries).await;
-        Ok(found.into_iter().map(|f| f.map(|(held, attr)| Entry::new(n, held, attr))).collect())
+        let found = match n {
+            0 => zfs.entries(entries).await,
+            _ => {
+                let object = |e: &DirEntry| DirEntry { ino: ctldir::split(e.ino).1, ..e.clone() };
+                zfs.entries(&entries.iter().map(object).collect::<Vec<_>>()).await
+            }
+        };
+        let entry = |(held, attr)| Entry::new(n, held, shown(&zfs, n, attr));
+        Ok(found.into_iter().map(|f| f.map(entry)).collect())
     }
 
     /// Makes a file, directory, link or device.

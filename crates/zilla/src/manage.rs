@@ -58,7 +58,8 @@ impl Pool {
 
     /// Gives it another guid: this one, or one that is drawn.
     pub async fn reguid(&self, guid: Option<u64>) -> Result<u64> {
-        self.spa().reguid(guid).await
+        let spa = self.spa().clone();
+        self.changed(async move { spa.reguid(guid).await }).await
     }
 
     /// The comment on it.
@@ -123,7 +124,8 @@ impl Pool {
 
     /// Takes a checkpoint of it, to which it can be imported.
     pub async fn take_checkpoint(&self) -> Result<()> {
-        self.spa().take_checkpoint().await
+        let spa = self.spa().clone();
+        self.changed(async move { spa.take_checkpoint().await }).await
     }
 
     /// Gives back the space that the checkpoint holds.

@@ -36,6 +36,8 @@ impl Pool {
     /// Splits a side off each mirror (`sides`, by their guids; none: the last ones), which become a
     /// pool of their own.
     pub async fn split(&self, sides: Vec<u64>, opts: OpenOpts) -> Result<Pool> {
-        Ok(Pool::of(self.env(), self.spa().split(Split { sides, opts }).await?, (0, 0)))
+        let (spa, env) = (self.spa().clone(), self.env().clone());
+        // The new one is closed again if nobody waits for it any more.
+        self.changed(async move { Ok(Pool::of(&env, spa.split(Split { sides, opts }).await?, (0, 0))) }).await
     }
 }

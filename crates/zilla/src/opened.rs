@@ -29,6 +29,8 @@ struct Inner {
     /// Numbers that lead nowhere, and may be known to clients.
     spent: HashSet<u64>,
     last: u64,
+    /// How often a name has gone: what was opened before may be what it no longer means.
+    removals: u64,
     /// A task looks for those that nobody uses.
     watched: bool,
     /// None are looked into any more.
@@ -81,13 +83,27 @@ impl Opened {
         inner.touch(n).map(|_| n)
     }
 
-    pub(crate) fn add(self: &Arc<Self>, name: &str, (guid, zfs): (u64, Arc<Zfs>)) -> Result<u64> {
+    pub(crate) fn removals(&self) -> u64 {
+        self.inner.lock().removals
+    }
+
+    /// Gives a number to one that was opened when there were so many removals. None: a name has gone
+    /// since, and it is to be opened anew.
+    pub(crate) fn add(
+        self: &Arc<Self>,
+        name: &str,
+        (guid, zfs): (u64, Arc<Zfs>),
+        removals: u64,
+    ) -> Result<Option<u64>> {
         let mut inner = self.inner.lock();
         if inner.ended {
             return Err(Error::os(Errno::Io, "the file system was unmounted"));
         }
-        if let Some(n) = inner.by_name.get(name) {
-            return Ok(*n);
+        if inner.removals != removals {
+            return Ok(None);
+        }
+        if let Some((n, _)) = inner.by_number.iter().find(|(_, s)| s.guid == guid) {
+            return Ok(Some(*n));
         }
         let Some(n) = inner.free_number() else {
             return Err(Error::os(Errno::NoMem, "too many snapshots are looked into"));
@@ -100,7 +116,7 @@ impl Opened {
         if !std::mem::replace(&mut inner.watched, true) {
             env.spawn(watch(Arc::downgrade(self), env.clone()));
         }
-        Ok(n)
+        Ok(Some(n))
     }
 
     pub(crate) fn get(&self, number: u64) -> Option<Arc<Zfs>> {
@@ -119,6 +135,7 @@ impl Opened {
 
     pub(crate) fn remove(&self, name: &str) -> Option<u64> {
         let mut inner = self.inner.lock();
+        inner.removals += 1;
         let n = inner.by_name.get(name).copied()?;
         let closed = inner.close(n);
         drop(inner);
@@ -197,7 +214,7 @@ mod tests {
     fn a_snapshot_is_let_go_when_nobody_uses_it() {
         let env = real_env(1);
         let opened = Arc::new(Opened::default());
-        let n = opened.add("a", (7, snapshot(&env))).unwrap();
+        let n = opened.add("a", (7, snapshot(&env)), 0).unwrap().unwrap();
         assert!(opened.close_idle(Duration::ZERO), "it was just asked for");
         assert_eq!(opened.number("a"), Some(n));
 
@@ -219,12 +236,13 @@ mod tests {
         let env = real_env(1);
         let opened = Arc::new(Opened::default());
         let zfs = snapshot(&env);
-        let first = opened.add("a", (1, zfs.clone())).unwrap();
+        let first = opened.add("a", (1, zfs.clone()), 0).unwrap().unwrap();
         assert_eq!(opened.remove("a"), Some(first), "destroyed, and open");
+        assert_eq!(opened.add("a", (1, zfs.clone()), 0).unwrap(), None, "it was opened before that");
         let other = snapshot(&env);
         let mut last = 0;
         for _ in 0..CONTROL {
-            last = opened.add("b", (2, other.clone())).unwrap();
+            last = opened.add("b", (2, other.clone()), 1).unwrap().unwrap();
             let mut inner = opened.inner.lock();
             let closed = inner.close(last);
             inner.spent.remove(&last);
@@ -232,6 +250,6 @@ mod tests {
         }
         assert!(last < CONTROL, "they went round");
         opened.inner.lock().spent.extend(1..CONTROL);
-        assert!(opened.add("c", (3, other)).unwrap_err().is(Errno::NoMem));
+        assert!(opened.add("c", (3, other), 1).unwrap_err().is(Errno::NoMem));
     }
 }

@@ -97,13 +97,14 @@ impl Snapshots for DatasetSnapshots {
         Some((made, Time { sec: seconds(changed), nsec }))
     }
 
-    fn open(&self, name: &str) -> BoxFuture<'_, Result<(u64, Arc<Zfs>)>> {
+    fn open(&self, name: &str) -> BoxFuture<'_, Result<(u64, String, Arc<Zfs>)>> {
         let name = name.to_owned();
         Box::pin(async move {
             let id = self.dsl.snap_lookup(&self.ds, &name).await?;
             let id = id.ok_or_else(|| Error::no_ent("no such snapshot"))?;
             let snap = self.dsl.dataset(id).await?;
-            Ok((snap.guid(), open_zfs(&self.env, &self.dsl, &snap, true).await?))
+            let zfs = open_zfs(&self.env, &self.dsl, &snap, true).await?;
+            Ok((snap.guid(), snap.snapshot_name(), zfs))
         })
     }
 

@@ -53,6 +53,9 @@ pub struct Volume {
     state: Mutex<State>,
     /// A request ended, or the volume was suspended, resumed or closed.
     changed: Event,
+    /// Held by whoever reads properties until they are heeded: of two the slower would leave what it
+    /// read before the other.
+    heeding: futures_util::lock::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -148,6 +151,7 @@ pub(crate) async fn open_volume(
         readonly,
         state: Mutex::new(State { zvol: Some(zvol), ..State::default() }),
         changed: Event::new(),
+        heeding: futures_util::lock::Mutex::new(()),
     }))
 }
 
@@ -308,6 +312,7 @@ impl Volume {
 
     /// Heeds properties that were changed.
     pub async fn refresh(&self) -> Result<()> {
+        let _one = self.heeding.lock().await;
         let props = volume_props(&self.dsl, &self.dataset, self.readonly).await?;
         self.zvol()?.set_props(props);
         Ok(())
@@ -380,8 +385,11 @@ pub struct Suspended {
 impl Suspended {
     /// Opens what the dataset has now, and lets requests go on.
     pub async fn resume(mut self) -> Result<()> {
-        let v = &self.volume;
+        let v = self.volume.clone();
+        // Until the new one is there: what is told to the old one reaches nobody.
+        let _one = v.heeding.lock().await;
         self.next = Some(open_zvol(&v.env, &v.dsl, &v.dataset, v.readonly).await?);
+        drop(self);
         Ok(())
     }
 }

@@ -4,6 +4,7 @@
 
 use rustix::fs::copy_file_range;
 use std::fs::{self, File};
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::Path;
 use zilla_e2e::{Kind, Need, Pool, Random, World, can};
 
@@ -76,6 +77,19 @@ fn copies_share_blocks_and_outlive_kills() {
     assert!(bclone(&world, "bclonesaved") > saved);
     let refused = world.run("zilla", &["clone-file".to_owned(), path(&root.join("a")), path(&far)]).fails();
     assert!(refused.contains("File exists"), "{refused}");
+    // A snapshot's file is another than the live one, also to programs, and is not cloned.
+    world.zfs("snapshot tank@s").ok();
+    let (live, old) = (root.join("a"), root.join(".zfs/snapshot/s/a"));
+    let ino = |p: &Path| fs::metadata(p).expect("stat").ino();
+    assert_ne!(ino(&live), ino(&old));
+    let listed = fs::read_dir(root.join(".zfs/snapshot/s")).expect("read").map(|e| e.expect("entry"));
+    let listed = listed.into_iter().find(|e| e.file_name() == "a").expect("a");
+    assert_eq!(listed.ino(), ino(&old));
+    assert!(fs::read(&old).expect("old") == data);
+    world.run("zilla", &["clone-file".to_owned(), path(&old), path(&root.join("no"))]).fails();
+    assert!(!fs::read(root.join("no")).is_ok_and(|found| found == data));
+    let _ = fs::remove_file(root.join("no"));
+    world.zfs("destroy tank@s").ok();
     for name in ["a", "b", "c"] {
         fs::remove_file(root.join(name)).expect("remove");
     }

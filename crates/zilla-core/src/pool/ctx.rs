@@ -35,6 +35,8 @@ pub struct PoolCtx {
     pub features: Features,
     /// Changes with `zpool reguid` only.
     guid: AtomicU64,
+    /// What it was before the txg that changes it, until that is on disk; 0: there is no such txg.
+    former_guid: AtomicU64,
     /// Rises with `zpool upgrade` only.
     version: AtomicU64,
     pub readonly: bool,
@@ -73,6 +75,7 @@ impl PoolCtx {
             txgs,
             features: Features::default(),
             guid: AtomicU64::new(guid),
+            former_guid: AtomicU64::new(0),
             version: AtomicU64::new(SPA_VERSION_FEATURES),
             readonly,
             log: PoolLog::default(),
@@ -108,6 +111,14 @@ impl PoolCtx {
     }
 
     /// In the syncing context of the txg that writes it down.
+    pub(crate) fn former_guid(&self) -> Option<u64> {
+        Some(self.former_guid.load(Ordering::Acquire)).filter(|guid| *guid != 0)
+    }
+
+    pub(crate) fn set_former_guid(&self, guid: u64) {
+        self.former_guid.store(guid, Ordering::Release);
+    }
+
     pub(crate) fn set_guid(&self, guid: u64) {
         self.guid.store(guid, Ordering::Release);
     }

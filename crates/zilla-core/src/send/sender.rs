@@ -206,6 +206,13 @@ async fn write(
     out: RecordWriter<'_>,
 ) -> Result<u64> {
     let (saved, redaction) = (special.saved.as_ref(), &special.redaction);
+    // The caller's hold may have come too late. (A head is held alone by who sends it.)
+    if snap.is_gone() {
+        return Err(Error::no_ent(format!("{}: dataset does not exist", snap.name())));
+    }
+    if snap.is_snapshot() && snap.is_held_alone() {
+        return Err(Error::os(Errno::Busy, format!("{}: dataset is busy", snap.name())));
+    }
     if redaction.list.is_some() && opts.raw {
         return Err(Error::inval("raw sends may not be redacted"));
     }

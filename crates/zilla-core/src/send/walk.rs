@@ -93,8 +93,9 @@ impl TreeWalk {
     }
 
     fn is_wanted(&self, bp: &BlkPtr) -> bool {
-        bp.birth() > self.since
-            || (bp.is_hole() && bp.birth() == 0 && SEND_HOLES_WITHOUT_BIRTH_TIME.get() != 0)
+        // In an increment such a hole may be of an object whose number was another's.
+        let told = self.since != 0 || SEND_HOLES_WITHOUT_BIRTH_TIME.get() != 0;
+        bp.birth() > self.since || (bp.is_hole() && bp.birth() == 0 && told)
     }
 
     pub(super) async fn next(&mut self) -> Result<Option<Visit>> {

@@ -232,6 +232,13 @@ impl Spa {
             ..OpenArgs::default()
         };
         self.tree().reopen(leaf, &args).await;
+        // Its labels may say what the pool was before the txg that waits for it.
+        if let Some(former) = self.ctx.former_guid()
+            && leaf.state() == (VdevState::CantOpen, VdevAux::CorruptData)
+        {
+            let args = OpenArgs { pool_guid: Some(former), ..args };
+            self.tree().reopen(leaf, &args).await;
+        }
     }
 
     /// Makes the configuration say what changed.

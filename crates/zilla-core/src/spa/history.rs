@@ -94,6 +94,15 @@ pub async fn append(mos: &Arc<Objset>, tx: &Tx, id: u64, record: &NvList) -> Res
             None => p.bof = p.eof,
         }
     }
+    // What is written over in part is read first: a sync that cannot would be the pool's last.
+    let blksz = u64::from(dn.blksz()).max(1);
+    for span in p.spans(p.eof, bytes.len() as u64) {
+        let mut at = span.offset;
+        while at < span.offset + span.len {
+            dn.read_wait(at, &mut [0]).await?;
+            at = (at / blksz + 1) * blksz;
+        }
+    }
     let mut done = 0;
     for span in p.spans(p.eof, bytes.len() as u64) {
         dn.write(tx, span.offset, &bytes[done..done + span.len as usize]);

@@ -16,6 +16,7 @@ use super::open::{DIRECTORY, apply_features};
 use super::vdev_objects::VdevObjects;
 use super::{Refusal, Spa};
 use crate::error::{Errno, Error, Result};
+use crate::pool::features::SUPPORTED;
 use crate::txg::Tx;
 use crate::vdev::{VdevState, change, new_guid};
 use crate::zap::Zap;
@@ -53,9 +54,15 @@ impl Spa {
         let new = Arc::new(old.changed(&self.ctx.env, &nv)?);
         new.propagate();
         let (spa, before) = (self.clone(), old.root.guid);
-        self.ctx
+        let done = self
+            .ctx
             .sync_task(move |_| {
                 Box::pin(async move {
+                    // One may have gone since.
+                    if spa.tree().root.state().0 != VdevState::Healthy {
+                        return Err(Refusal::NotHealthy.into());
+                    }
+                    spa.ctx.set_former_guid(spa.ctx.guid());
                     spa.use_tree(new);
                     spa.ctx.set_guid(guid);
                     crate::inject::injections().forget_pool(before);
@@ -64,7 +71,9 @@ impl Spa {
                     Ok(guid)
                 })
             })
-            .await
+            .await;
+        self.ctx.set_former_guid(0);
+        done
     }
 
     pub fn compatibility(&self) -> Option<String> {
@@ -85,6 +94,9 @@ impl Spa {
         self.check_writable()?;
         if self.version() < SPA_VERSION {
             return Err(Error::os(Errno::NotSup, "the pool's version has no feature flags"));
+        }
+        if let Some(name) = names.iter().find(|name| !SUPPORTED.contains(&name.as_str())) {
+            return Err(Error::os(Errno::NotSup, format!("feature {name} is not supported")));
         }
         let spa = self.clone();
         self.ctx

@@ -501,7 +501,7 @@ impl Spa {
             let kept = Some(Txg(ub.checkpoint_txg)).filter(|txg| txg.0 != 0);
             let (first, open) = (Txg(ub.txg).next(), ctx.txgs.open());
             let claim = crate::zil::Claim { first, open, kept, lost: opts.missing_log };
-            crate::zil::claim_all(&spa.dsl, &spa.metaslabs, claim).await?;
+            crate::zil::claim_all(&spa.dsl, (&spa.metaslabs, &spa.zio), claim).await?;
             match from {
                 From::Split(into) => spa.come_apart(into).await?,
                 _ => {

@@ -141,7 +141,9 @@ impl Spa {
     /// Says what suspended pools do with changes, also if this one is suspended.
     pub fn set_fail_mode(&self, mode: FailMode) {
         self.suspension.go_on.store(mode == FailMode::Continue, Ordering::Relaxed);
-        if self.suspended().is_some() {
+        // Who resumes the pool says so under this lock, and then opens the gate.
+        let st = self.suspension.state.lock();
+        if st.why.is_some() {
             self.ctx.txgs.close_gate(mode == FailMode::Continue);
         }
     }

@@ -143,6 +143,10 @@ impl Spa {
             self.dsl.forget_estimates(txg);
             // It is no pass: what is asked to be flushed since goes into a MOS that is written.
             self.metaslabs.sync(mos, txg, 0).await?;
+            // What a task has read may have waited for devices all the same.
+            if self.resumed() {
+                self.condense_on();
+            }
             self.settle_scan().await;
             return self.space_done(txg);
         }

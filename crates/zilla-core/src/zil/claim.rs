@@ -17,7 +17,7 @@ use crate::dsl::{DslDataset, DslPool};
 use crate::error::{Error, Result};
 use crate::metaslab::Metaslabs;
 use crate::types::{Bookmark, Txg};
-use crate::zio::{BlockStore, Priority};
+use crate::zio::{BlockStore, Priority, Zio};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use zilla_ondisk::blkptr::BlkPtr;
@@ -45,13 +45,13 @@ pub struct Claim {
 
 /// Claims the logs of all datasets of a pool that is being opened for writing.
 #[crate::boxed]
-pub async fn claim_all(dsl: &Arc<DslPool>, metaslabs: &Metaslabs, how: Claim) -> Result<()> {
+pub async fn claim_all(dsl: &Arc<DslPool>, (metaslabs, zio): (&Metaslabs, &Zio), how: Claim) -> Result<()> {
     let mut todo = vec![dsl.root_dir()];
     while let Some(dir) = todo.pop() {
         todo.extend(dsl.child_dirs(&dir).await?);
         let head = dsl.head(&dir).await?;
         if !head.phys().bp.is_hole() {
-            claim(dsl, metaslabs, &head, how).await?;
+            claim(dsl, (metaslabs, zio), &head, how).await?;
         }
     }
     Ok(())
@@ -59,7 +59,7 @@ pub async fn claim_all(dsl: &Arc<DslPool>, metaslabs: &Metaslabs, how: Claim) ->
 
 async fn claim(
     dsl: &Arc<DslPool>,
-    metaslabs: &Metaslabs,
+    (metaslabs, zio): (&Metaslabs, &Zio),
     ds: &Arc<DslDataset>,
     Claim { first, open, kept, lost }: Claim,
 ) -> Result<()> {
@@ -74,8 +74,9 @@ async fn claim(
         return Ok(());
     }
     let mut walk = Walk::new(store, &header, ds.id());
+    let (objset_id, seen) = (ds.id(), BTreeSet::new());
     let mut claims =
-        Claims { dsl, metaslabs, store, objset: ds.id(), first, open, seen: BTreeSet::new(), failed: None };
+        Claims { dsl, metaslabs, zio, store, objset: objset_id, first, open, seen, failed: None };
     let (mut blocks, mut records, mut last_block, mut last_record) = (0u64, 0u64, 0, 0);
     while let Some(block) = walk.next().await {
         if let Err(why) = claims.block(&block.bp).await? {
@@ -145,6 +146,7 @@ enum Taken {
 struct Claims<'a> {
     dsl: &'a Arc<DslPool>,
     metaslabs: &'a Metaslabs,
+    zio: &'a Zio,
     store: &'a dyn BlockStore,
     objset: u64,
     first: Txg,
@@ -175,7 +177,15 @@ impl Claims<'_> {
     /// is free.
     async fn take(&self, bp: &BlkPtr, blindly: bool) -> Result<Taken> {
         let mut done = Vec::new();
-        for dva in bp.dvas() {
+        // What OpenZFS wrote in place may be a gang, all of which is freed with the log.
+        let places = match blindly && bp.is_gang() {
+            true => match self.zio.places(bp).await {
+                Err(Error::Corrupt(c)) => return Ok(Taken::InUse(c.to_string())),
+                places => places?,
+            },
+            false => bp.dvas().collect(),
+        };
+        for dva in places {
             let claimed = match self.metaslabs.claim_wait(self.open, &dva).await {
                 Ok(false) if blindly => self.metaslabs.claim_unseen(self.open, &dva).map(|()| true),
                 claimed => claimed,

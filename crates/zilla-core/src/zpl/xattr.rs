@@ -134,7 +134,8 @@ impl Zfs {
 
     fn check_xattrs(&self, name: &str) -> Result<()> {
         let props = self.props();
-        if !props.xattr {
+        // As in OpenZFS only those of users: the kernel asks for ACLs whatever the property says.
+        if !props.xattr && name.starts_with("user.") {
             return err(Errno::NotSup, "the property xattr is off");
         }
         if name.starts_with("system.posix_acl_") {
@@ -176,9 +177,6 @@ impl Zfs {
     /// The names of a file's extended attributes.
     #[crate::boxed]
     pub async fn listxattr(&self, id: u64) -> Result<Vec<Vec<u8>>> {
-        if !self.props().xattr {
-            return Ok(Vec::new());
-        }
         let zn = resident(|| self.znode(id)).await?;
         let mut names: Vec<Vec<u8>> =
             self.sa_xattrs(&zn)?.iter().map(|(n, _)| n.as_bytes().to_vec()).collect();
@@ -186,13 +184,14 @@ impl Zfs {
         let known = |n: &[u8]| {
             [&b"user."[..], b"trusted.", b"security.", b"system."].iter().any(|p| n.starts_with(p))
         };
-        let posix_acl = self.props().posix_acl;
-        names.retain(|n| posix_acl || !n.starts_with(b"system.posix_acl_"));
+        let props = self.props();
+        names.retain(|n| props.posix_acl || !n.starts_with(b"system.posix_acl_"));
         for n in &mut names {
             if !known(n) {
                 n.splice(..0, *b"user.");
             }
         }
+        names.retain(|n| props.xattr || !n.starts_with(b"user."));
         names.sort();
         names.dedup();
         Ok(names)

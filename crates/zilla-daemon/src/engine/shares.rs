@@ -19,7 +19,7 @@ use super::{Engine, Serves};
 use futures_util::future::BoxFuture;
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -81,10 +81,16 @@ impl Drop for Shared {
     }
 }
 
-/// The kernel, which remembers files of a mount.
-struct Kernel(Notifier);
+/// The kernel, which remembers files of a mount; and where that is.
+struct Kernel(Notifier, PathBuf);
 
 impl Remembers for Kernel {
+    fn mounted_within(&self) -> Vec<PathBuf> {
+        let all = zilla_fuse::mountinfo::mounted().unwrap_or_default();
+        let within = all.iter().filter_map(|m| m.path.strip_prefix(&self.1).ok());
+        within.filter(|way| !way.as_os_str().is_empty()).map(Path::to_owned).collect()
+    }
+
     fn forget(&self, changed: Vec<Changed>) -> BoxFuture<'_, ()> {
         let notifier = self.0.clone();
         // The kernel may wait for requests that are under way, which other threads serve.
@@ -187,7 +193,7 @@ impl Pool {
             fs: mounted.fs.clone(),
             options,
             verifier: self.load_guid,
-            kernel: Some(Arc::new(Kernel(mounted.mount.notifier()))),
+            kernel: Some(Arc::new(Kernel(mounted.mount.notifier(), mounted.path().to_owned()))),
         };
         mounted.share = Some(engine.shares.add(export));
         Ok(true)

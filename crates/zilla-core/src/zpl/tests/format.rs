@@ -161,6 +161,12 @@ fn acls_are_inherited_and_follow_chmod() {
     let got = block_on(w.zfs.getxattr(f.id(), access)).unwrap();
     assert_eq!(&got[28..36], &entry(16, 0, !0)[..]);
     assert_eq!(block_on(w.zfs.getattr(f.id())).unwrap().mode & 0o777, 0o600);
+    // Without attributes of users ACLs are what they were: who judges by them still has them.
+    block_on(w.zfs.setxattr(f.id(), b"user.x", b"1", XattrMode::Any)).unwrap();
+    w.zfs.set_props(FsProps { xattr: false, ..w.zfs.props() });
+    assert_eq!(block_on(w.zfs.getxattr(f.id(), access)).unwrap(), got);
+    assert_eq!(block_on(w.zfs.listxattr(f.id())).unwrap(), [access.to_vec()]);
+    assert!(block_on(w.zfs.getxattr(f.id(), b"user.x")).unwrap_err().is(Errno::NotSup));
 }
 
 #[test]
