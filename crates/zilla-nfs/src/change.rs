@@ -367,15 +367,18 @@ const TRIES: usize = 16;
 
 /// Refuses to take its name from a directory that something is mounted on or below: the kernel, when
 /// it is told, would take those mounts away. (Linux' own server refuses it with this code.)
-async fn check_unmounted(dir: &At, there: &Entry) -> Result<(), Fail> {
+async fn check_unmounted(dir: &At, name: &[u8], there: &Entry) -> Result<(), Fail> {
     let (fs, Some(kernel)) = (&dir.export.fs, &dir.export.kernel) else { return Ok(()) };
     if !there.attr.is_dir() {
         return Ok(());
     }
     for way in kernel.mounted_within() {
+        if !fs.names_vary() && !way.iter().any(|part| part.as_bytes() == name) {
+            continue;
+        }
         let mut at = fs.root();
-        for name in &way {
-            let Ok(found) = fs.lookup(at, name.as_bytes()).await else { break };
+        for part in &way {
+            let Ok(found) = fs.lookup(at, part.as_bytes()).await else { break };
             at = found.node;
             if at == there.node {
                 return Err(Status::Access.into());
@@ -391,7 +394,7 @@ async fn take_away(dir: &At, name: &[u8], directory: bool) -> Result<NodeId, Fai
     for _ in 0..TRIES {
         let victim = fs.lookup(dir.node, name).await?;
         check_sticky(&dir.who, &dir.attr, &victim.attr)?;
-        check_unmounted(dir, &victim).await?;
+        check_unmounted(dir, name, &victim).await?;
         let done = match directory && dir.node == fs.snapdir_node() {
             true => fs.destroy_snapshot(name, dir.who.asker()).await,
             false => fs.remove_judged(dir.node, name, directory, victim.node).await,
@@ -427,7 +430,7 @@ async fn give_name(
     for _ in 0..TRIES {
         let moved = fs.lookup(from.node, old).await?;
         check_sticky(&from.who, &from.attr, &moved.attr)?;
-        check_unmounted(from, &moved).await?;
+        check_unmounted(from, old, &moved).await?;
         if moved.attr.is_dir() && from.node != to.node {
             // Its entry `..` changes.
             check(&from.export, moved.node, &from.who, &moved.attr, WRITE).await?;
@@ -435,7 +438,7 @@ async fn give_name(
         let replaced = match fs.lookup(to.node, new).await {
             Ok(there) => {
                 check_sticky(&to.who, &to.attr, &there.attr)?;
-                check_unmounted(to, &there).await?;
+                check_unmounted(to, new, &there).await?;
                 Some(there.node)
             }
             Err(e) if e.is(Errno::NoEnt) => None,

@@ -309,6 +309,7 @@ impl Filesystem {
                 // (In a dataset that ignores case it may be asked for by other spellings.)
                 let (guid, own, zfs) = self.snapshots.open(name).await?;
                 if let Some(n) = self.opened.add(&own, (guid, zfs), removals)? {
+                    self.opened.also(name, n);
                     break n;
                 }
             },

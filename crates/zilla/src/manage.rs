@@ -51,6 +51,11 @@ impl Pool {
         self.spa().ctx.features.is_enabled(name)
     }
 
+    /// Whether it has its name only for as long as it is open here.
+    pub fn has_temporary_name(&self) -> bool {
+        self.spa().has_temporary_name()
+    }
+
     /// Enables features by name.
     pub async fn enable_features(&self, names: Vec<String>) -> Result<()> {
         self.spa().enable_features(names).await

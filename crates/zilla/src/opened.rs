@@ -68,7 +68,7 @@ impl Inner {
 
     fn close(&mut self, number: u64) -> Option<Snapshot> {
         let snapshot = self.by_number.remove(&number)?;
-        self.by_name.remove(&snapshot.name);
+        self.by_name.retain(|_, n| *n != number);
         if snapshot.is_in_use() {
             self.spent.insert(number);
         }
@@ -102,7 +102,8 @@ impl Opened {
         if inner.removals != removals {
             return Ok(None);
         }
-        if let Some((n, _)) = inner.by_number.iter().find(|(_, s)| s.guid == guid) {
+        // (By the name it had before it was renamed it may be here as well, and goes.)
+        if let Some((n, _)) = inner.by_number.iter().find(|(_, s)| s.guid == guid && s.name == name) {
             return Ok(Some(*n));
         }
         let Some(n) = inner.free_number() else {
@@ -117,6 +118,14 @@ impl Opened {
             env.spawn(watch(Arc::downgrade(self), env.clone()));
         }
         Ok(Some(n))
+    }
+
+    /// It was asked for by this name, which may be another spelling.
+    pub(crate) fn also(&self, name: &str, number: u64) {
+        let mut inner = self.inner.lock();
+        if inner.by_number.contains_key(&number) {
+            inner.by_name.entry(name.to_owned()).or_insert(number);
+        }
     }
 
     pub(crate) fn get(&self, number: u64) -> Option<Arc<Zfs>> {

@@ -116,6 +116,8 @@ impl Dnode {
             // What was read, and from where. It is still good if a sync has published the object
             // meanwhile, but not this block.
             let mut had: Option<(BlkPtr, Bytes)> = None;
+            // What could not be read, where it was not known whether it still is the block.
+            let mut failed = None;
             let mut mark = None;
             let mut waited = false;
             loop {
@@ -209,7 +211,10 @@ impl Dnode {
                                 Ok(data) => data,
                                 // A sync has put another block there since, and its old place may
                                 // be another's by now.
-                                Err(_) if !self.points_to(level, blkid, &bp) => continue,
+                                Err(_) if failed != Some(bp) && !self.points_to(level, blkid, &bp) => {
+                                    failed = Some(bp);
+                                    continue;
+                                }
                                 Err(e) => return Err(e),
                             };
                             if why == Why::WantedOnce {

@@ -36,6 +36,7 @@ use zilla_ondisk::dnode::{
     DNODE_SHIFT, DNODES_PER_BLOCK, DnodePhys,
 };
 use zilla_ondisk::object_type;
+use zilla_ondisk::objset::OBJSET_FLAG_USEROBJACCOUNTING_COMPLETE;
 
 /// How many objects may have reads of old blocks under way at once, and how many of an object.
 const PREPARE_CONCURRENCY: usize = 64;
@@ -75,6 +76,7 @@ impl Objset {
         let mut dirty = std::mem::take(&mut *self.shared.dirty[txg].lock());
         let meta = self.prepare_meta(&mut dirty, txg).await?;
         let owner_fn = *self.owner.lock();
+        let objects = self.phys().flags & OBJSET_FLAG_USEROBJACCOUNTING_COMPLETE != 0;
         let mut works = Vec::with_capacity(dirty.len());
         let mut prepared = futures_util::stream::iter(dirty)
             .map(|dn| prepare(dn, txg, props, owner_fn))
@@ -93,7 +95,7 @@ impl Objset {
         let mut out = ObjsetSync { unused, ..ObjsetSync::default() };
         for w in &mut works {
             out.cloned.append(&mut w.shared);
-            account(w, owner_fn, &mut out.usage);
+            account(w, owner_fn, objects, &mut out.usage);
             self.shared.cache.faults.add(&w.faults);
         }
         let mut meta = meta.finish(&works)?;
@@ -523,8 +525,9 @@ async fn prepare(
     Ok(w)
 }
 
-/// Charges the object to its owner, and its old owner with what it was.
-fn account(w: &mut Work, owner_fn: Option<super::objset::OwnerFn>, usage: &mut Vec<Usage>) {
+/// Charges the object to its owner, and its old owner with what it was. `objects`: they are counted,
+/// too, as each then says of itself.
+fn account(w: &mut Work, owner_fn: Option<super::objset::OwnerFn>, objects: bool, usage: &mut Vec<Usage>) {
     let Some(f) = owner_fn else { return };
     if (w.dn.id().0 as i64) <= 0 {
         return;
@@ -541,7 +544,10 @@ fn account(w: &mut Work, owner_fn: Option<super::objset::OwnerFn>, usage: &mut V
         return;
     }
     if let Some(owner) = f(w.phys.bonustype, &w.phys.bonus) {
-        w.phys.flags |= DNODE_FLAG_USERUSED_ACCOUNTED | DNODE_FLAG_USEROBJUSED_ACCOUNTED;
+        w.phys.flags |= DNODE_FLAG_USERUSED_ACCOUNTED;
+        if objects {
+            w.phys.flags |= DNODE_FLAG_USEROBJUSED_ACCOUNTED;
+        }
         let bytes = (w.phys.used_bytes() + DNODE_MIN_SIZE as u64) as i64;
         usage.push(Usage { owner, bytes, objects: 1 });
     }

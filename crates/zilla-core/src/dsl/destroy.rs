@@ -24,6 +24,9 @@ use zilla_ondisk::dsl::{
 };
 use zilla_ondisk::enums::SPA_VERSION_USERREFS;
 
+/// Pointers of a destroyed tree that are in memory beside the list that takes them.
+const AT_ONCE: usize = 1 << 16;
+
 impl DslPool {
     /// Why a snapshot cannot be destroyed, if it cannot.
     #[crate::boxed]
@@ -374,8 +377,15 @@ impl DslPool {
             // What is damaged stays allocated.
             let mut lenience = Lenience { leave_out: true, ..Lenience::default() };
             let (store, since) = (&self.ctx.store, p.prev_snap_txg);
-            let (bps, _) = collect_with(store, p.bp, since, None, usize::MAX, &mut lenience).await?;
-            self.bury(tx, freeing.map(|f| &f.bpobj), &bps).await?;
+            let mut from = None;
+            loop {
+                let (bps, next) = collect_with(store, p.bp, since, from, AT_ONCE, &mut lenience).await?;
+                self.bury(tx, freeing.map(|f| &f.bpobj), &bps).await?;
+                if next.is_none() {
+                    break;
+                }
+                from = next;
+            }
         }
         dir.diduse(tx, DD_USED_HEAD, -Delta::from(space));
         if let Some(freeing) = freeing {

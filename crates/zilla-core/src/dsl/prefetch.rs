@@ -121,6 +121,12 @@ impl DslPool {
         self.read_dir(&ds.dir()).await
     }
 
+    /// For a snapshot of a head that is to get another name.
+    pub(super) async fn read_for_renamed(&self, head: &Arc<DslDataset>) -> Result<()> {
+        self.read_object(head.phys().snapnames_zapobj).await?;
+        self.read_dir(&head.dir()).await
+    }
+
     /// A clone's livelist, which goes, or joins those of destroyed clones. One that cannot be read
     /// is given up then, and refuses nothing.
     pub(super) async fn read_livelist(&self, dir: &DslDir) -> Result<()> {

@@ -37,6 +37,8 @@ const DIRECT_ALWAYS: u64 = 2;
 const CACHE_ALL: u64 = 2;
 const INHERIT: &str = "$inherit";
 const RECVD: &str = "$recvd";
+/// What bounds a dataset, and is held against what there is when it is set.
+const LIMITS: [&str; 4] = ["quota", "reservation", "refquota", "refreservation"];
 /// Set where any property was ever received.
 const HAS_RECVD: &str = "$hasrecvd";
 
@@ -425,6 +427,13 @@ impl DslPool {
                     return Err(Error::os(Errno::TooBig, format!("property value of '{name}' is too long")));
                 }
                 v.as_u64().unwrap_or(0)
+            }
+            // What was received counts from then on.
+            Setting::Revert
+                if !ds.is_snapshot() && LIMITS.contains(&name) && dir.phys().props_zapobj != 0 =>
+            {
+                let props = Zap::open(self.mos(), dir.phys().props_zapobj).await?;
+                props.try_get_u64(&format!("{name}{RECVD}")).await?.unwrap_or(0)
             }
             Setting::Inherit | Setting::Revert | Setting::NotReceived => 0,
         };

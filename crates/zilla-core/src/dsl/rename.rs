@@ -149,7 +149,7 @@ impl DslPool {
                 if dir.name().len() + 1 + new.len() >= name::ZFS_MAX_DATASET_NAME_LEN {
                     return Err(Error::os(Errno::NameTooLong, "New dataset name is too long"));
                 }
-                self.read_dataset(&head).await?;
+                self.read_for_renamed(&head).await?;
                 found.push((head, id));
             } else if !recursive {
                 return Err(Error::no_ent("dataset does not exist"));

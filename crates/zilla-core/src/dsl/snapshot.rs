@@ -9,6 +9,7 @@ use super::space::SpaceCheck;
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::zap::Zap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::Phys;
@@ -48,6 +49,32 @@ impl DslPool {
         Ok(())
     }
 
+    /// The same of several that are taken together: each is charged beside the others.
+    fn refreservations_check<'a>(&self, heads: impl Iterator<Item = &'a Arc<DslDataset>>) -> Result<()> {
+        let mut charged: BTreeMap<u64, u64> = BTreeMap::new();
+        for head in heads {
+            let mut need = head.phys().unique_bytes.min(head.reserved.load(Ordering::Relaxed));
+            for d in head.dir().ancestry() {
+                if need == 0 {
+                    break;
+                }
+                let (p, known) = (d.phys(), charged.entry(d.id).or_default());
+                let before = p.used_bytes.saturating_add(*known);
+                let after = before.saturating_add(need);
+                let mut quota = if p.quota == 0 { u64::MAX } else { p.quota };
+                if d.parent().is_none() {
+                    quota = quota.min(self.adjusted_size(SpaceCheck::Normal));
+                }
+                if after > quota {
+                    return Err(Error::os(Errno::NoSpc, format!("{}: out of space", head.name())));
+                }
+                *known += need;
+                need = after.max(p.reserved) - before.max(p.reserved);
+            }
+        }
+        Ok(())
+    }
+
     /// Takes snapshots, all in this txg or none. `fs@snap` each, of different file systems.
     #[crate::boxed]
     pub async fn snapshot(&self, tx: &Tx, names: &[String]) -> Result<Vec<Arc<DslDataset>>> {
@@ -58,6 +85,9 @@ impl DslPool {
                 return Err(Error::os(Errno::XDev, "multiple snapshots of the same dataset not allowed"));
             }
             heads.push((head, name::split(n).snap.unwrap_or_default()));
+        }
+        if heads.len() > 1 {
+            self.refreservations_check(heads.iter().map(|(head, _)| head))?;
         }
         self.check_space_for(SpaceCheck::Normal, heads.len())?;
         for (head, _) in &heads {

@@ -110,7 +110,6 @@ impl PoolCtx {
         self.guid.load(Ordering::Acquire)
     }
 
-    /// In the syncing context of the txg that writes it down.
     pub(crate) fn former_guid(&self) -> Option<u64> {
         Some(self.former_guid.load(Ordering::Acquire)).filter(|guid| *guid != 0)
     }
@@ -119,6 +118,7 @@ impl PoolCtx {
         self.former_guid.store(guid, Ordering::Release);
     }
 
+    /// In the syncing context of the txg that writes it down.
     pub(crate) fn set_guid(&self, guid: u64) {
         self.guid.store(guid, Ordering::Release);
     }

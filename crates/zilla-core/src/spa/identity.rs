@@ -76,6 +76,11 @@ impl Spa {
         done
     }
 
+    /// Whether it has its name only for as long as it is open here.
+    pub fn has_temporary_name(&self) -> bool {
+        self.state.lock().disk_name.is_some()
+    }
+
     pub fn compatibility(&self) -> Option<String> {
         self.state.lock().compatibility.clone()
     }

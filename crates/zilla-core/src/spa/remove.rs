@@ -30,7 +30,7 @@ use crate::txg::Tx;
 use crate::types::ObjectId;
 use crate::vdev::{Run, Top, VdevKind, change, new_guid};
 use crate::zap::{Value, Zap};
-use crate::zio::{AllocClass, Sides};
+use crate::zio::{AllocClass, Leave, Sides};
 use event_listener::Event;
 use futures_util::future::{BoxFuture, join, try_join_all};
 use std::sync::Arc;
@@ -52,6 +52,8 @@ const MAX_RUN: u64 = 16 << 20;
 const HELD: Duration = Duration::from_millis(50);
 /// How long a removal rests that could not be completed.
 const REST: Duration = Duration::from_secs(5);
+/// So often a removal rests for want of room before it is given up.
+const CROWDED: u32 = 60;
 /// What the configuration calls a vdev that is being emptied.
 const REMOVING: &str = "removing";
 /// Bytes of a mapping's entry.
@@ -359,7 +361,7 @@ impl Spa {
     /// Whether all has been moved; false if it was told to stop.
     async fn move_all(self: &Arc<Self>, top: &Top, e: &Evacuation) -> Result<bool> {
         let mapped = self.metaslabs.mapping(top.id).map_or(0, |m| m.end());
-        let mut batch = self.read_batch(top, mapped).await?;
+        let (mut batch, mut crowded) = (self.read_batch(top, mapped).await?, 0);
         loop {
             let over = || e.stop.load(Ordering::Acquire) || self.ctx.txgs.is_stopped();
             let held = || {
@@ -379,8 +381,20 @@ impl Spa {
             };
             // The next is read meanwhile.
             let (moved, next) = join(self.ctx.sync_task(task), self.read_batch(top, end)).await;
-            moved?;
-            batch = next?;
+            match moved {
+                // Nothing was moved. What others free makes room.
+                Err(e) if e.is(Errno::Again) && crowded < CROWDED => {
+                    crowded += 1;
+                    self.ctx.env.sleep(REST).await;
+                    let mapped = self.metaslabs.mapping(top.id).map_or(0, |m| m.end());
+                    batch = self.read_batch(top, mapped).await?;
+                }
+                moved => {
+                    moved?;
+                    crowded = 0;
+                    batch = next?;
+                }
+            }
         }
     }
 
@@ -392,6 +406,11 @@ impl Spa {
     }
 
     async fn move_sync(&self, tx: &Tx, top: &Top, batch: &[Sides]) -> Result<()> {
+        // The txg itself must find room beside the copies.
+        let bytes = batch.iter().fold(0u64, |sum, s| sum.saturating_add(s.len));
+        if !self.ctx.store.has_room(bytes, Leave::Task) {
+            return Err(Error::os(Errno::Again, "there is no room for what is on the device"));
+        }
         let mut runs = Vec::new();
         let written = self.write_batch(tx, top, batch, &mut runs).await;
         if written.is_err() {

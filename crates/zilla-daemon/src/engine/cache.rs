@@ -43,6 +43,8 @@ impl Engine {
             let file = match named.as_deref() {
                 Some("none") => continue,
                 Some(named) => self.resolved(Path::new(named)).await,
+                // The next start would give it that name for good.
+                None if pool.zilla.has_temporary_name() => continue,
                 None => own.clone(),
             };
             files.entry(file).or_default().add(pool.name(), pool.zilla.cache_entry());

@@ -1,5 +1,6 @@
 //! `zpool create`, `destroy` and `export`.
 
+use super::destroy::TRIES;
 use super::errors::{Answer, of_pool};
 use super::keys::Turn;
 use super::pool::Pool;
@@ -9,6 +10,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use zilla::devices;
 use zilla::error::Error;
 use zilla::features::SUPPORTED;
@@ -146,12 +148,28 @@ impl Engine {
     async fn take_down(&self, pool: &Arc<Pool>, state: Option<PoolState>, force: bool) -> Answer<()> {
         let shown = self.devices_shown(&pool.name()).await;
         let mounted = pool.mounted_below(&pool.name());
+        let mut unmounted = Vec::new();
         let unused = async {
             self.hide_devices(pool, &shown, force).await?;
             pool.release_volumes(force).await?;
-            pool.unmount_all(force).await.into_iter().next().map_or(Ok(()), Err)
+            // Somebody may mount something meanwhile.
+            for _ in 0..TRIES {
+                let (mut some, stopped) = pool.unmount_each(&pool.all_mounted(), force).await;
+                unmounted.append(&mut some);
+                if let Some(e) = stopped {
+                    return Err(e);
+                }
+                let _one = pool.mounting.lock().await;
+                if pool.all_mounted().is_empty() {
+                    pool.leaves.store(true, Ordering::Release);
+                    return Ok(());
+                }
+            }
+            Err(ApiError::with(ErrorCode::Busy, "pool or dataset is busy"))
         };
         if let Err(e) = unused.await {
+            // What is refused is refused whole.
+            pool.mount_back(self, &unmounted).await;
             if !shown.is_empty() {
                 self.show_devices(&pool.name()).await;
             }

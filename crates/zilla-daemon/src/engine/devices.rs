@@ -197,7 +197,12 @@ impl Engine {
         let _one = pool.showing.lock().await;
         let (wanted, mut state) = loop {
             let moved = devices.state.lock().await.moved;
-            let wanted = pool.devices_below(top).await;
+            let wanted = tokio::select! {
+                biased;
+                // They are shown when it is cleared.
+                _ = pool.zilla.until_suspended() => return,
+                wanted = pool.devices_below(top) => wanted,
+            };
             let state = devices.state.lock().await;
             if state.moved == moved {
                 break (wanted, state);

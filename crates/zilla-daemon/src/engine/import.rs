@@ -294,14 +294,24 @@ impl Engine {
         }
         let zilla = zilla::Pool::open(&self.env, found, opts).await.map_err(of_pool)?;
         let pool = Pool::new(zilla, altroot, cachefile, self.env.rng.u64());
-        if let Err(e) = pool.replay_volumes().await {
-            tracing::error!("pool '{}': looking for volumes: {e}", pool.name());
-        }
-        if !pool.readonly() {
+        let settled = async {
+            if let Err(e) = pool.replay_volumes().await {
+                tracing::error!("pool '{}': looking for volumes: {e}", pool.name());
+            }
+            if pool.readonly() {
+                return;
+            }
             match pool.zilla.destroy_inconsistent().await {
                 Ok(gone) if gone.is_empty() => {}
                 Ok(gone) => tracing::info!("destroyed what interrupted receives left: {}", gone.join(", ")),
                 Err(e) => tracing::error!("pool '{}': looking for interrupted receives: {e}", pool.name()),
+            }
+        };
+        // A pool that is suspended is not waited for: it can be cleared when it is in the table.
+        tokio::select! {
+            () = settled => {}
+            why = pool.zilla.until_suspended() => {
+                tracing::error!("pool '{}' is suspended: {why}", pool.name());
             }
         }
         Ok(pool)

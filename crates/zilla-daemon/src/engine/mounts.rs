@@ -22,6 +22,7 @@ use super::values::{Mountpoint, Settings, ZONED};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zilla::Filesystem;
 use zilla::FsProps;
@@ -182,6 +183,9 @@ impl Pool {
     pub async fn mount(&self, engine: &Engine, name: &str, how: &How) -> Answer<()> {
         let words = Words::parse(&how.options).map_err(|e| failed(e).subject(name))?;
         let _one = self.mounting.lock().await;
+        if self.leaves.load(Ordering::Acquire) {
+            return Err(failed("its pool is being exported").subject(name));
+        }
         let ds = self.zilla.by_name(name).await.map_err(of(name))?;
         // Half a file system: what a receive has come to so far.
         if ds.is_inconsistent() {
@@ -529,16 +533,6 @@ impl Pool {
     /// What is mounted, and where.
     pub(super) fn mounted_paths(&self) -> Vec<(PathBuf, String)> {
         self.mounts().iter().map(|(name, m)| (m.path().to_owned(), name.clone())).collect()
-    }
-
-    pub async fn unmount_all(&self, force: bool) -> Vec<ApiError> {
-        let mut errors = Vec::new();
-        for name in self.all_mounted() {
-            if let Err(e) = self.unmount_one(&name, force).await {
-                errors.push(e);
-            }
-        }
-        errors
     }
 
     /// After properties of `dir` changed: what is mounted there and below heeds them. Returns what

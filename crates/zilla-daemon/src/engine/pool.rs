@@ -4,6 +4,7 @@ use super::mounttable::Mounts;
 use super::volumes::Volumes;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -20,6 +21,8 @@ pub struct Pool {
     mounts: Arc<Mutex<Mounts>>,
     /// Mounts and unmounts come one at a time.
     pub mounting: tokio::sync::Mutex<()>,
+    /// It is being closed, and nothing is mounted any more. Changes with `mounting` held.
+    pub leaves: AtomicBool,
     /// Held by whoever finds out which of its volumes shall have block devices, and makes it so.
     pub showing: tokio::sync::Mutex<()>,
     pub volumes: Volumes,
@@ -49,6 +52,7 @@ impl Pool {
             load_guid,
             mounts: Arc::default(),
             mounting: tokio::sync::Mutex::default(),
+            leaves: AtomicBool::new(false),
             showing: tokio::sync::Mutex::default(),
             volumes: Volumes::default(),
             watching: tokio::sync::Mutex::default(),

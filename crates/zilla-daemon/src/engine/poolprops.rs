@@ -221,6 +221,7 @@ impl Pool {
             Ok(())
         };
         tokio::select! {
+            biased;
             taken = taken => taken,
             _ = self.zilla.until_suspended() => Err(suspended()),
         }

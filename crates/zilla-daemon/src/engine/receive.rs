@@ -449,10 +449,16 @@ impl Engine {
         let began = pool.zilla.receive(part.begin.clone(), payload, opts).await;
         let mut receive = began.map_err(|e| refuse(part, &why(&e)))?;
         let new = receive.is_new();
+        let into = if new { None } else { pool.zilla.by_name(&fs).await.ok().map(|head| head.id()) };
         let done = match receive.records(reader).await {
             Ok(()) if new => receive.end().await.map(drop).map_err(|e| refuse(part, &why(&e))),
             // It may have been mounted since it was judged.
             Ok(()) if !caller.owner && pool.mounted_at(&fs).is_some() => Err(is_mounted()),
+            // The name may be another's by now, who is not to be unmounted for this.
+            Ok(()) if pool.zilla.by_name(&fs).await.ok().map(|head| head.id()) != into => {
+                let what = format!("{fs}: dataset was renamed while it was received to");
+                Err(refuse(part, &what))
+            }
             Ok(()) => self.put_in_place(pool, part, &fs, &mut receive).await,
             Err(e) => Err(refuse(part, &why(&e))),
         };

@@ -33,8 +33,12 @@ impl Serves<PoolSplit> for Engine {
         let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
         let pool = Pool::new(zilla, r.altroot.clone(), cachefile, self.env.rng.u64());
         let stored = pool.take_given(&given).await;
+        // A pool that is suspended is not waited for: nobody could clear it yet.
         if let Some(line) = caller.command.clone() {
-            self.log(&pool, caller, &line).await;
+            tokio::select! {
+                () = self.log(&pool, caller, &line) => {}
+                _ = pool.zilla.until_suspended() => {}
+            }
         }
         if !r.import {
             let closed = pool.zilla.close(Some(PoolState::Exported)).await;
@@ -43,8 +47,11 @@ impl Serves<PoolSplit> for Engine {
             closed.map_err(of_pool)?;
             return stored.map(|()| SplitReply::default());
         }
-        if let Err(e) = pool.replay_volumes().await {
-            tracing::error!("pool '{}': looking for volumes: {e}", pool.name());
+        tokio::select! {
+            replayed = pool.replay_volumes() => if let Err(e) = replayed {
+                tracing::error!("pool '{}': looking for volumes: {e}", pool.name());
+            },
+            _ = pool.zilla.until_suspended() => {}
         }
         self.pools.write().insert(pool.name(), pool.clone());
         self.show_devices(&pool.name()).await;

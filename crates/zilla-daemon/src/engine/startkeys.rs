@@ -238,7 +238,19 @@ impl Pool {
     /// Mounts what wants to be; what cannot be is told in the log.
     pub(super) async fn mount_by_itself(&self, engine: &Engine) {
         let mut mounting = std::pin::pin!(self.mount_all(engine, &[]));
-        let failed = match engine.unless_stopped(mounting.as_mut()).await {
+        // Nor is a pool waited for that is suspended: a daemon that starts serves nobody yet, so that
+        // nobody could clear it.
+        let mounted = async {
+            tokio::select! {
+                failed = mounting.as_mut() => failed,
+                why = self.zilla.until_suspended() => {
+                    let name = self.name();
+                    tracing::error!("pool '{name}' is suspended ({why}): clear it, then 'zfs mount -a'");
+                    Vec::new()
+                }
+            }
+        };
+        let failed = match engine.unless_stopped(mounted).await {
             Some(failed) => failed,
             // One that is being mounted is not left half done, unless its mountpoint does not
             // answer.

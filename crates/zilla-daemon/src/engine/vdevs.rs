@@ -266,6 +266,7 @@ impl Serves<PoolClear> for Engine {
             _ => of_vdev(e),
         })?;
         pool.zilla.notify("config_sync", None);
+        self.show_devices(&r.name).await;
         Ok(())
     }
 }
