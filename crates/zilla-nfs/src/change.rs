@@ -365,8 +365,8 @@ pub(crate) async fn mknod(caller: &Caller<'_>, mut args: In, reply: &mut Reply) 
 /// the client is to try again.
 const TRIES: usize = 16;
 
-/// Refuses to take its name from a directory that something is mounted on or below: the kernel, when
-/// it is told, would take those mounts away. (Linux' own server refuses it with this code.)
+/// Refuses to take its name from a directory that something is mounted on or below: the kernel,
+/// when it is told, would take those mounts away. (Linux' own server refuses it with this code.)
 async fn check_unmounted(dir: &At, name: &[u8], there: &Entry) -> Result<(), Fail> {
     let (fs, Some(kernel)) = (&dir.export.fs, &dir.export.kernel) else { return Ok(()) };
     if !there.attr.is_dir() {

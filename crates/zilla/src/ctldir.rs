@@ -36,6 +36,22 @@ pub(crate) fn file_ino(objset: u64, object: u64) -> u64 {
     1 << 63 | (objset & 0x7fff) << SHIFT | object & OBJECT
 }
 
+/// The number that a file is shown by, of the file system itself (0) or of a snapshot that is
+/// looked into.
+pub(crate) fn shown_ino(zfs: &Zfs, snapshot: u64, object: u64) -> u64 {
+    let objset = zfs.objset().id();
+    match snapshot {
+        0 => object,
+        _ if object == zfs.root() => snapshot_ino(objset),
+        _ => file_ino(objset, object),
+    }
+}
+
+/// Attributes as they are shown.
+pub(crate) fn shown(zfs: &Zfs, snapshot: u64, attr: Attr) -> Attr {
+    Attr { ino: shown_ino(zfs, snapshot, attr.ino), ..attr }
+}
+
 pub(crate) fn ino(node: NodeId) -> u64 {
     if node == CTL_ROOT { INO_ROOT } else { INO_SNAPSHOT }
 }

@@ -159,8 +159,9 @@ impl Pool {
         self.spa().check_added(spec, any_ashift, spares).await
     }
 
-    /// A change of the devices, which once begun goes on to its end, also if the caller does not: one
-    /// that was left in its middle would still be carried out, and the next would not know of it.
+    /// A change of the devices, which once begun goes on to its end, also if the caller does not:
+    /// one that was left in its middle would still be carried out, and the next would not know of
+    /// it.
     pub(crate) async fn changed<T: Send + 'static>(
         &self,
         change: impl Future<Output = T> + Send + 'static,

@@ -59,21 +59,6 @@ impl Entry {
     }
 }
 
-/// The number that a file is shown by, of the file system itself (0) or of a snapshot that is looked
-/// into.
-fn shown_ino(zfs: &Zfs, snapshot: u64, object: u64) -> u64 {
-    let objset = zfs.objset().id();
-    match snapshot {
-        0 => object,
-        _ if object == zfs.root() => ctldir::snapshot_ino(objset),
-        _ => ctldir::file_ino(objset, object),
-    }
-}
-
-fn shown(zfs: &Zfs, snapshot: u64, attr: Attr) -> Attr {
-    Attr { ino: shown_ino(zfs, snapshot, attr.ino), ..attr }
-}
-
 /// Where a node number leads.
 enum Place {
     Main(Arc<Zfs>, u64),
@@ -254,7 +239,7 @@ impl Filesystem {
             Place::Control => return Ok(None),
         };
         let (held, attr) = zfs.try_lookup(id, name)?;
-        Ok(Some(Entry::new(n, held, shown(&zfs, n, attr))))
+        Ok(Some(Entry::new(n, held, ctldir::shown(&zfs, n, attr))))
     }
 
     /// The file of a number that a client kept while nobody used it, as file handles do.
@@ -335,7 +320,7 @@ impl Filesystem {
             Place::Snapshot(zfs, n, id) => (zfs, n, id),
             Place::Control => return Ok(self.control_attr(node)),
         };
-        Ok(shown(&zfs, n, zfs.try_getattr(id)?))
+        Ok(ctldir::shown(&zfs, n, zfs.try_getattr(id)?))
     }
 
     /// A file's attributes.
@@ -353,7 +338,7 @@ impl Filesystem {
         };
         let mut entries = zfs.readdir(id, cookie).await?;
         if n != 0 {
-            entries.iter_mut().for_each(|e| e.ino = shown_ino(&zfs, n, e.ino));
+            entries.iter_mut().for_each(|e| e.ino = ctldir::shown_ino(&zfs, n, e.ino));
         }
         if cookie == 0 && n == 0 && id == zfs.root() && self.control.lock().snapdir == Snapdir::Visible {
             // Between `..` and the rest, with the cookie of `..`: who stops here sees `.zfs` again,
@@ -363,26 +348,6 @@ impl Filesystem {
                 .insert(at, DirEntry { name: b".zfs".to_vec(), ino: ctldir::INO_ROOT, dtype: 4, cookie: 2 });
         }
         Ok(entries)
-    }
-
-    async fn readdir_control(&self, dir: NodeId, cookie: u64) -> Result<Vec<DirEntry>> {
-        let mut all = vec![(b".".to_vec(), ctldir::ino(dir))];
-        if dir == CTL_ROOT {
-            all.push((b"..".to_vec(), self.root()));
-            all.push((b"snapshot".to_vec(), ctldir::INO_SNAPSHOT));
-        } else {
-            all.push((b"..".to_vec(), ctldir::INO_ROOT));
-            let mut snaps = self.snapshots.list().await?;
-            snaps.sort();
-            all.extend(snaps.into_iter().map(|(name, id)| (name.into_bytes(), ctldir::snapshot_ino(id))));
-        }
-        let entry = |(i, (name, ino)): (usize, (Vec<u8>, u64))| DirEntry {
-            name,
-            ino,
-            dtype: 4,
-            cookie: i as u64 + 1,
-        };
-        Ok(all.into_iter().enumerate().map(entry).skip(cookie as usize).collect())
     }
 
     /// The files behind entries of a directory; None where there is none to be had without looking
@@ -400,7 +365,7 @@ impl Filesystem {
                 zfs.entries(&entries.iter().map(object).collect::<Vec<_>>()).await
             }
         };
-        let entry = |(held, attr)| Entry::new(n, held, shown(&zfs, n, attr));
+        let entry = |(held, attr)| Entry::new(n, held, ctldir::shown(&zfs, n, attr));
         Ok(found.into_iter().map(|f| f.map(entry)).collect())
     }
 

@@ -28,8 +28,8 @@ impl Pool {
         .await
     }
 
-    /// Takes a tag from snapshots, from all or none. One that only waited for this goes, and is busy
-    /// if somebody uses it.
+    /// Takes a tag from snapshots, from all or none. One that only waited for this goes, and is
+    /// busy if somebody uses it.
     pub async fn release_snapshots(&self, names: Vec<String>, tag: String) -> Result<()> {
         self.task(move |dsl, tx| Box::pin(async move { dsl.release_snapshots(&tx, &names, &tag).await }))
             .await

@@ -87,8 +87,8 @@ impl Opened {
         self.inner.lock().removals
     }
 
-    /// Gives a number to one that was opened when there were so many removals. None: a name has gone
-    /// since, and it is to be opened anew.
+    /// Gives a number to one that was opened when there were so many removals. None: a name has
+    /// gone since, and it is to be opened anew.
     pub(crate) fn add(
         self: &Arc<Self>,
         name: &str,

@@ -53,8 +53,8 @@ pub struct Volume {
     state: Mutex<State>,
     /// A request ended, or the volume was suspended, resumed or closed.
     changed: Event,
-    /// Held by whoever reads properties until they are heeded: of two the slower would leave what it
-    /// read before the other.
+    /// Held by whoever reads properties until they are heeded: of two the slower would leave what
+    /// it read before the other.
     heeding: futures_util::lock::Mutex<()>,
 }
 

@@ -267,8 +267,8 @@ fn what_a_guest_sends_along_with_his_words_stops_nobody() {
     let shared = Shared::new();
     let world = &shared.world;
     shared.start();
-    // Who asks is there before: a program that was begun beside the sockets would have them, too, and
-    // wait for them when it gives them up.
+    // Who asks is there before: a program that was begun beside the sockets would have them, too,
+    // and wait for them when it gives them up.
     let zpool = world.command("zpool");
     let mut asks = Command::new("sh");
     asks.args(["-c", "read go; exec \"$0\" list"]).arg(zpool.get_program());

@@ -118,11 +118,11 @@ impl Objset {
         self.write_indirects(works, txg, props).await
     }
 
-    /// Reads what records written in part lack, in the order of the disks, and writes them, some at a
-    /// time. Most of these reads are under way since the txg was closed ([`super::resolve`]), and go
-    /// on while others are written. Those that are begun here all end before anything is written:
-    /// what is written may wait for the same block, or for who looks after the devices, and one
-    /// that nobody polls would keep both.
+    /// Reads what records written in part lack, in the order of the disks, and writes them, some
+    /// at a time. Most of these reads are under way since the txg was closed
+    /// ([`super::resolve`]), and go on while others are written. Those that are begun here all
+    /// end before anything is written: what is written may wait for the same block, or for who
+    /// looks after the devices, and one that nobody polls would keep both.
     async fn write_lacking(&self, works: &mut [Work], txg: Txg, props: WriteProps) -> Result<()> {
         let of = |(i, w): (usize, &Work)| {
             w.lacking.keys().map(|&b| (w.place(b), i, b, w.dn.clone())).collect::<Vec<_>>()
@@ -525,8 +525,8 @@ async fn prepare(
     Ok(w)
 }
 
-/// Charges the object to its owner, and its old owner with what it was. `objects`: they are counted,
-/// too, as each then says of itself.
+/// Charges the object to its owner, and its old owner with what it was. `objects`: they are
+/// counted, too, as each then says of itself.
 fn account(w: &mut Work, owner_fn: Option<super::objset::OwnerFn>, objects: bool, usage: &mut Vec<Usage>) {
     let Some(f) = owner_fn else { return };
     if (w.dn.id().0 as i64) <= 0 {

@@ -96,6 +96,7 @@ pub use userspace::{Quota, UserSpace};
 
 #[cfg(test)]
 mod tests;
+mod unfinished;
 
 use crate::dmu::Objset;
 use crate::error::{Errno, Error};

@@ -118,7 +118,7 @@ impl DslPool {
         Ok(now.meta_dnode != meta(snap).await?.meta_dnode)
     }
 
-    async fn recv_child(&self, dir: &DslDir) -> Result<Option<Arc<DslDataset>>> {
+    pub(super) async fn recv_child(&self, dir: &DslDir) -> Result<Option<Arc<DslDataset>>> {
         let children = Zap::open(self.mos(), dir.phys().child_dir_zapobj).await?;
         match children.try_get_u64(RECV_NAME).await? {
             None => Ok(None),
@@ -654,53 +654,5 @@ impl DslPool {
             }
             return set;
         }
-    }
-
-    /// Takes away what an unfinished receive left. In syncing context.
-    #[crate::boxed]
-    pub async fn recv_abort(&self, tx: &Tx, ds: &Arc<DslDataset>) -> Result<()> {
-        if ds.is_gone() {
-            return Ok(());
-        }
-        if !ds.is_inconsistent() {
-            return refuse(Errno::Inval, format!("{} was received whole", ds.name()));
-        }
-        self.destroy_head_check(ds).await?;
-        let _origin_alone = self.hold_origin(ds).await?;
-        self.read_for_destroyed(ds).await?;
-        self.destroy_head_sync(tx, ds).await
-    }
-
-    /// Destroys what receives left that a crash ended and that cannot be resumed.
-    #[crate::boxed]
-    pub async fn destroy_inconsistent(self: &Arc<Self>) -> Result<Vec<String>> {
-        let mut out = Vec::new();
-        let mut todo = vec![self.root_dir()];
-        while let Some(dir) = todo.pop() {
-            let head = self.head(&dir).await;
-            let partial = match &head {
-                Ok(_) => self.recv_child(&dir).await?,
-                Err(_) => None,
-            };
-            for ds in partial.into_iter().chain(head.ok()) {
-                if !ds.is_inconsistent() || ds.is_long_held() || self.resume_state(&ds).await?.is_some() {
-                    continue;
-                }
-                let name = ds.name();
-                let dsl = self.clone();
-                let task =
-                    self.ctx.sync_task(move |tx| Box::pin(async move { dsl.recv_abort(&tx, &ds).await }));
-                match task.await {
-                    Ok(()) => out.push(name),
-                    Err(e) => {
-                        tracing::warn!(%name, error = %e, "what an interrupted receive left cannot be destroyed")
-                    }
-                }
-            }
-            if !dir.gone.load(Ordering::Acquire) {
-                todo.extend(self.child_dirs(&dir).await?);
-            }
-        }
-        Ok(out)
     }
 }

@@ -53,8 +53,8 @@ impl Outlived {
         }
     }
 
-    /// All of them, unless some are not known. They stay here until the scan has ended: who leaves it
-    /// while they are read must not say that there are none.
+    /// All of them, unless some are not known. They stay here until the scan has ended: who
+    /// leaves it while they are read must not say that there are none.
     pub(super) fn all(&self) -> Option<HashMap<Key, BlkPtr>> {
         (!self.lost).then(|| self.blocks.clone())
     }

@@ -122,9 +122,9 @@ impl VdevTree {
         }
     }
 
-    /// To be called in every txg of a resilver of what was born up to `max_txg`: who has come to lack
-    /// some of that since it began, by a write that failed, takes no part in it, also if it goes on
-    /// after a restart.
+    /// To be called in every txg of a resilver of what was born up to `max_txg`: who has come to
+    /// lack some of that since it began, by a write that failed, takes no part in it, also if it
+    /// goes on after a restart.
     pub fn note_latecomers(&self, max_txg: u64, syncing: u64) {
         // What is being synced nobody lacks.
         if max_txg + 1 >= syncing {

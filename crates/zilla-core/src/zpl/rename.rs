@@ -107,8 +107,8 @@ impl Zfs {
                 return Ok(());
             }
             let zn = self.znode(at)?;
-            // What a later txg has moved this change must not come before, on disk or in the log: it
-            // would be a loop there.
+            // What a later txg has moved this change must not come before, on disk or in the log:
+            // it would be a loop there.
             zn.dnode().in_order(tx)?;
             let parent = zn.state.lock().attrs.parent;
             if parent == at {

@@ -164,8 +164,8 @@ impl Engine {
         } else {
             let was_mounted = pool.mounted_at(name).is_some();
             pool.unmount_one(name, force).await?;
-            // Where it was not mounted, the directory of that name may be another's: who may only make
-            // and destroy datasets has no right to it.
+            // Where it was not mounted, the directory of that name may be another's: who may only
+            // make and destroy datasets has no right to it.
             if was_mounted || owner {
                 pool.remove_mountpoint(name).await;
             }

@@ -238,8 +238,8 @@ impl Pool {
     /// Mounts what wants to be; what cannot be is told in the log.
     pub(super) async fn mount_by_itself(&self, engine: &Engine) {
         let mut mounting = std::pin::pin!(self.mount_all(engine, &[]));
-        // Nor is a pool waited for that is suspended: a daemon that starts serves nobody yet, so that
-        // nobody could clear it.
+        // Nor is a pool waited for that is suspended: a daemon that starts serves nobody yet, so
+        // that nobody could clear it.
         let mounted = async {
             tokio::select! {
                 failed = mounting.as_mut() => failed,

@@ -7,10 +7,11 @@
 //! machine, and what he sees of `.zfs` is the machine's.
 
 use super::{Entry, Filesystem, NodeId};
-use crate::ctldir::{self, CTL_SNAPSHOT};
+use crate::ctldir::{self, CTL_ROOT, CTL_SNAPSHOT};
 use zilla_core::dsl::Who;
 use zilla_core::error::{Errno, Error, Result};
 use zilla_core::tunables;
+use zilla_core::zpl::DirEntry;
 
 /// The name of a snapshot that is to be made, removed or renamed.
 fn snapshot_name(name: &[u8]) -> Result<&str> {
@@ -29,6 +30,27 @@ pub struct Asker {
 }
 
 impl Filesystem {
+    /// Entries of `.zfs`, or of `.zfs/snapshot`.
+    pub(super) async fn readdir_control(&self, dir: NodeId, cookie: u64) -> Result<Vec<DirEntry>> {
+        let mut all = vec![(b".".to_vec(), ctldir::ino(dir))];
+        if dir == CTL_ROOT {
+            all.push((b"..".to_vec(), self.root()));
+            all.push((b"snapshot".to_vec(), ctldir::INO_SNAPSHOT));
+        } else {
+            all.push((b"..".to_vec(), ctldir::INO_ROOT));
+            let mut snaps = self.snapshots.list().await?;
+            snaps.sort();
+            all.extend(snaps.into_iter().map(|(name, id)| (name.into_bytes(), ctldir::snapshot_ino(id))));
+        }
+        let entry = |(i, (name, ino)): (usize, (Vec<u8>, u64))| DirEntry {
+            name,
+            ino,
+            dtype: 4,
+            cookie: i as u64 + 1,
+        };
+        Ok(all.into_iter().enumerate().map(entry).skip(cookie as usize).collect())
+    }
+
     /// From now on snapshots are taken, destroyed and renamed through `.zfs/snapshot` by this user,
     /// root, and whom `zfs allow` lets (as long as the tunable `zfs_admin_snapshot` allows it).
     pub fn set_snapshot_manager(&self, uid: u32) {

@@ -114,8 +114,8 @@ fn a_column_is_read_from_whoever_has_it_before_parity_is_asked() {
     });
 }
 
-/// Who comes to lack something while another is resilvered was not given it: it is not taken for one
-/// of those who were, also where the resilver goes on after a restart.
+/// Who comes to lack something while another is resilvered was not given it: it is not taken for
+/// one of those who were, also where the resilver goes on after a restart.
 #[test]
 fn who_fails_a_write_during_a_resilver_waits_for_the_next() {
     const LAST: u64 = 1000;
