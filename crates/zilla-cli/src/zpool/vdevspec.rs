@@ -6,11 +6,10 @@
 //! or a name to be looked up in `/dev`.
 
 use super::draidspec;
-use crate::fmt::vdev;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use zilla_control::props::naming;
-use zilla_control::types::{AllocClass, LeafSpec, TopKind, TopSpec, VdevKind, VdevNode, VdevSpec};
+use zilla_control::types::{AllocClass, LeafSpec, PoolInfo, TopKind, TopSpec, VdevKind, VdevNode, VdevSpec};
 
 const RAIDZ_MAXPARITY: u8 = 3;
 const RAIDZ_MAXCHILDREN: usize = 255;
@@ -24,11 +23,6 @@ pub enum SpecError {
     Invalid(Vec<String>),
     /// Doubts that `-f` overrides.
     Overridable(Vec<String>),
-}
-
-/// A new pool needs one; what is added may be spares and cache devices alone.
-pub fn no_top() -> SpecError {
-    invalid("at least one toplevel vdev must be specified")
 }
 
 fn invalid(message: impl AsRef<str>) -> SpecError {
@@ -140,7 +134,7 @@ pub fn parse(words: &[String]) -> Result<VdevSpec, SpecError> {
         rest = tail;
     }
     if spec.tops.is_empty() && spec.spares.is_empty() && spec.l2cache.is_empty() {
-        return Err(no_top());
+        return Err(invalid("at least one toplevel vdev must be specified"));
     }
     if seen_logs && logs == 0 {
         return Err(invalid("log requires at least 1 device"));
@@ -212,13 +206,13 @@ pub fn check_replication(spec: &VdevSpec) -> Result<(), SpecError> {
     let mut doubts = Vec::new();
     let mut last: Option<Replication> = None;
     for top in &spec.tops {
-        let this = replication(top);
-        if top.kind != TopKind::Single {
-            leaf_doubts(top, this.name, &mut doubts);
-        }
         // Logs need not be as redundant as the rest.
         if top.class == AllocClass::Log {
             continue;
+        }
+        let this = replication(top);
+        if top.kind != TopKind::Single {
+            leaf_doubts(top, this.name, &mut doubts);
         }
         if let Some(last) = last {
             doubts.extend(mismatch(last, this));
@@ -228,48 +222,80 @@ pub fn check_replication(spec: &VdevSpec) -> Result<(), SpecError> {
     if doubts.is_empty() { Ok(()) } else { Err(SpecError::Overridable(doubts)) }
 }
 
-/// The same where vdevs are added to a pool that has some.
-pub fn check_added(root: &VdevNode, spec: &VdevSpec) -> Result<(), SpecError> {
+/// The same where vdevs are added to a pool that has some. Of a pool that is mixed itself nothing
+/// is asked; of another its last vdev says what the new ones should be.
+pub fn check_added(pool: &PoolInfo, spec: &VdevSpec) -> Result<(), SpecError> {
+    let Some(old) = replication_of(pool) else { return Ok(()) };
     check_replication(spec)?;
-    let old = vdev::normal_children(root).find_map(|top| {
-        let children = top.children.len() as u64;
-        Some(match top.kind {
-            VdevKind::Disk => Replication { name: "disk", parity: 0, children: 1 },
-            VdevKind::File => Replication { name: "file", parity: 0, children: 1 },
-            VdevKind::Mirror => Replication { name: "mirror", parity: 0, children },
-            VdevKind::Raidz => Replication { name: "raidz", parity: top.nparity, children },
-            VdevKind::Draid => Replication { name: "draid", parity: top.nparity, children },
-            _ => return None,
-        })
-    });
-    let new = spec.tops.iter().find(|t| t.class != AllocClass::Log).map(replication);
-    let (Some(old), Some(new)) = (old, new) else { return Ok(()) };
+    let new = spec.tops.iter().rfind(|t| t.class != AllocClass::Log).map(replication);
+    let Some(new) = new else { return Ok(()) };
     // Of disks and files one is as good as the other.
     let single = |r: Replication| matches!(r.name, "disk" | "file");
-    // A mirror beside a raidz is judged as in a new pool; beside others the width counts, too.
-    let alike = match old.name == new.name {
-        true => old.parity == new.parity && old.children == new.children,
-        false => [old.name, new.name].contains(&"mirror") && mismatch(old, new).is_none(),
-    };
-    if single(old) && single(new) || alike {
+    if single(old) && single(new) {
         return Ok(());
     }
-    let parity = |r: Replication| if r.name == "mirror" { r.children.saturating_sub(1) } else { r.parity };
-    let line = if old.name != new.name {
-        format!("mismatched replication level: pool uses {} and new vdev is {}", old.name, new.name)
+    let head = "mismatched replication level:";
+    let line = if let Some((raidz, mirror)) = raidz_and_mirror(old, new) {
+        let spare = mirror.children.saturating_sub(1);
+        (raidz.parity != spare).then(|| {
+            format!(
+                "{head} pool and new vdev with different redundancy, {} and mirror vdevs, {} vs. {spare} \
+                 ({}-way)",
+                raidz.name, raidz.parity, mirror.children
+            )
+        })
+    } else if old.name != new.name {
+        Some(format!("{head} pool uses {} and new vdev is {}", old.name, new.name))
     } else if old.parity != new.parity {
-        format!(
-            "mismatched replication level: pool uses {} device parity and new vdev uses {}",
-            parity(old),
-            parity(new)
-        )
+        Some(format!("{head} pool uses {} device parity and new vdev uses {}", old.parity, new.parity))
     } else {
-        format!(
-            "mismatched replication level: pool uses {}-way {} and new vdev uses {}-way {}",
-            old.children, old.name, new.children, new.name
-        )
+        (old.children != new.children).then(|| {
+            format!(
+                "{head} pool uses {}-way {} and new vdev uses {}-way {}",
+                old.children, old.name, new.children, new.name
+            )
+        })
     };
-    Err(SpecError::Overridable(vec![line]))
+    line.map_or(Ok(()), |line| Err(SpecError::Overridable(vec![line])))
+}
+
+/// What a pool's last vdev can lose; None where its vdevs are not of one kind.
+fn replication_of(pool: &PoolInfo) -> Option<Replication> {
+    let mut last: Option<Replication> = None;
+    for top in &pool.root.children {
+        if top.class == AllocClass::Log || matches!(top.kind, VdevKind::Hole | VdevKind::Indirect) {
+            continue;
+        }
+        let this = Replication {
+            name: top.kind.type_name(),
+            parity: if matches!(top.kind, VdevKind::Raidz | VdevKind::Draid) { top.nparity } else { 0 },
+            children: top.children.len().max(1) as u64,
+        };
+        let mixed = last.is_some_and(|last| mismatch(last, this).is_some());
+        if mixed || differ(&sizes_within(top, &pool.spares)) {
+            return None;
+        }
+        last = Some(this);
+    }
+    last
+}
+
+/// The sizes of a vdev's devices without spares that stand in.
+fn sizes_within(top: &VdevNode, spares: &[VdevNode]) -> Vec<u64> {
+    let first = |mut v: &VdevNode| {
+        while let (VdevKind::Replacing | VdevKind::Spare, Some(child)) = (v.kind, v.children.first()) {
+            v = child;
+        }
+        if spares.iter().any(|s| s.path == v.path) {
+            return None;
+        }
+        v.path.as_deref().and_then(size_of).or(Some(v.stats.pspace)).filter(|&size| size != 0)
+    };
+    top.children.iter().filter_map(first).collect()
+}
+
+fn differ(sizes: &[u64]) -> bool {
+    sizes.windows(2).any(|pair| pair[0].abs_diff(pair[1]) > SIZE_FUZZ)
 }
 
 fn replication(top: &TopSpec) -> Replication {
@@ -292,19 +318,24 @@ fn leaf_doubts(top: &TopSpec, name: &str, doubts: &mut Vec<String>) {
         return;
     }
     let sizes: Vec<u64> = top.leaves.iter().filter_map(|l| size_of(&l.path)).collect();
-    if sizes.windows(2).any(|pair| pair[0].abs_diff(pair[1]) > SIZE_FUZZ) {
+    if differ(&sizes) {
         doubts.push(format!("{name} contains devices of different sizes"));
     }
 }
 
-fn mismatch(last: Replication, this: Replication) -> Option<String> {
-    let pair = match (last.name, this.name) {
-        ("raidz" | "draid", "mirror") => Some((last, this)),
-        ("mirror", "raidz" | "draid") => Some((this, last)),
+/// Of a raidz or draid and a mirror the mirror last: they are alike if they can lose as many
+/// devices.
+fn raidz_and_mirror(a: Replication, b: Replication) -> Option<(Replication, Replication)> {
+    match (a.name, b.name) {
+        ("raidz" | "draid", "mirror") => Some((a, b)),
+        ("mirror", "raidz" | "draid") => Some((b, a)),
         _ => None,
-    };
+    }
+}
+
+fn mismatch(last: Replication, this: Replication) -> Option<String> {
     let head = "mismatched replication level:";
-    if let Some((raidz, mirror)) = pair {
+    if let Some((raidz, mirror)) = raidz_and_mirror(last, this) {
         let spare = mirror.children.saturating_sub(1);
         return (raidz.parity != spare).then(|| {
             format!(
@@ -433,7 +464,7 @@ mod tests {
             ("raidz @a @b @c raidz @d @e", ""),
             ("mirror @a @big", "mirror contains devices of different sizes"),
             ("@a log mirror @b @c", ""),
-            ("@a log mirror @b @big", "mirror contains devices of different sizes"),
+            ("@a log mirror @b @big", ""),
         ] {
             let spec = parse(&f.words(text)).unwrap();
             let found = match check_replication(&spec) {
@@ -441,6 +472,93 @@ mod tests {
                 Err(SpecError::Overridable(lines) | SpecError::Invalid(lines)) => lines.join("|"),
             };
             assert_eq!(found, doubt, "{text}");
+        }
+    }
+
+    /// A pool of these vdevs: `raidz2*4`, `mirror*2 special`, `file log`.
+    fn pool(tops: &str) -> PoolInfo {
+        let mut pool = PoolInfo::default();
+        for words in tops.split(',') {
+            let (shape, class) = words.trim().split_once(' ').unwrap_or((words.trim(), ""));
+            let (kind, children) = shape.split_once('*').unwrap_or((shape, "0"));
+            let parity = kind.trim_start_matches(char::is_alphabetic).parse().unwrap_or(0);
+            let kind = match kind.trim_end_matches(char::is_numeric) {
+                "file" => VdevKind::File,
+                "mirror" => VdevKind::Mirror,
+                "raidz" => VdevKind::Raidz,
+                "draid" => VdevKind::Draid,
+                "hole" => VdevKind::Hole,
+                "indirect" => VdevKind::Indirect,
+                other => panic!("{other}"),
+            };
+            let class = match class {
+                "log" => AllocClass::Log,
+                "special" => AllocClass::Special,
+                _ => AllocClass::Normal,
+            };
+            let children = vec![VdevNode::default(); children.parse().unwrap()];
+            pool.root.children.push(VdevNode {
+                kind,
+                class,
+                nparity: parity,
+                children,
+                ..VdevNode::default()
+            });
+        }
+        pool
+    }
+
+    #[test]
+    fn what_is_added_is_like_the_last_vdev_of_a_pool_of_one_kind() {
+        let f = Files::new();
+        let head = "mismatched replication level: pool";
+        for (tops, text, doubt) in [
+            ("mirror*2", "mirror @a @b", String::new()),
+            (
+                "mirror*2",
+                "mirror @a @b @c",
+                format!("{head} uses 2-way mirror and new vdev uses 3-way mirror"),
+            ),
+            ("mirror*2", "@a", format!("{head} uses mirror and new vdev is file")),
+            ("mirror*2, file log, hole, indirect", "mirror @a @b", String::new()),
+            ("mirror*2", "log @a", String::new()),
+            ("mirror*2", "@a @b log @c", format!("{head} uses mirror and new vdev is file")),
+            ("mirror*2, file", "raidz @a @b @c", String::new()),
+            ("raidz1*3, mirror*2 special", "mirror @a @b", String::new()),
+            ("raidz1*3, mirror*2 special", "raidz @a @b", String::new()),
+            (
+                "file, file special",
+                "special mirror @a @b",
+                format!("{head} uses file and new vdev is mirror"),
+            ),
+            ("raidz1*3", "raidz2 @a @b @c", format!("{head} uses 1 device parity and new vdev uses 2")),
+            (
+                "raidz1*3",
+                "raidz @a @b @c @d",
+                format!("{head} uses 3-way raidz and new vdev uses 4-way raidz"),
+            ),
+            ("raidz1*3", "mirror @a @b", String::new()),
+            (
+                "raidz2*4",
+                "mirror @a @b",
+                format!(
+                    "{head} and new vdev with different redundancy, raidz and mirror vdevs, 2 vs. 1 (2-way)"
+                ),
+            ),
+            (
+                "mirror*3",
+                "draid @a @b @c",
+                format!(
+                    "{head} and new vdev with different redundancy, draid and mirror vdevs, 1 vs. 2 (3-way)"
+                ),
+            ),
+        ] {
+            let spec = parse(&f.words(text)).unwrap();
+            let found = match check_added(&pool(tops), &spec) {
+                Ok(()) => String::new(),
+                Err(SpecError::Overridable(lines) | SpecError::Invalid(lines)) => lines.join("|"),
+            };
+            assert_eq!(found, doubt, "{tops}: {text}");
         }
     }
 
