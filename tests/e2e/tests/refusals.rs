@@ -193,15 +193,15 @@ fn what_is_not_there_and_what_is_in_use_is_told_as_openzfs_tells_it() {
             &format!("{unread}cannot import 'u': no such pool available\n"),
         ),
         row("zfs send -R -X t t@a", 2, "-X t: not a valid non-root dataset name.\n"),
-        row("zfs send -R -X t/a,t/%b t@a", 2, "-X t/%b: not a valid non-root dataset name.\n"),
+        row("zfs send -R -X t/a,t/!b t@a", 2, "-X t/!b: not a valid non-root dataset name.\n"),
         row("zfs holds t/none@a", 1, "cannot open 't/none': dataset does not exist\nno datasets available\n"),
         row("zfs set quota=much t", 255, "cannot set property for 't': bad numeric value 'much'\n"),
     ]);
     let done = world.zfs("holds t/none@a t@a t@b t@a");
-    let lines: Vec<&str> = done.stdout.lines().map(|line| line.split("  ").next().unwrap()).collect();
-    assert_eq!((done.code, &lines[..]), (1, &["NAME", "t@a", "t@b"][..]), "{done}");
-    assert!(
-        done.stdout.lines().all(|line| line.find("  ").is_some()) && done.stdout.contains("t@a   k       "),
+    let rows: Vec<&str> = done.stdout.lines().map(|line| line.get(..13).unwrap_or("")).collect();
+    assert_eq!(
+        (done.code, &rows[..]),
+        (1, &["NAME  TAG    ", "t@a  k       ", "t@b  longer  "][..]),
         "{done}"
     );
     assert_eq!(world.zfs("holds -r t/none@a").stdout, "NAME  TAG  TIMESTAMP\n");
@@ -226,11 +226,6 @@ fn what_is_not_there_and_what_is_in_use_is_told_as_openzfs_tells_it() {
             &format!("{import} -o comment=x -R rel t"),
             1,
             "cannot import pool 't': bad alternate root 'rel'\n",
-        ),
-        row(
-            &format!("{import} -o version=28 t"),
-            1,
-            "cannot import pool 't': property 'version' number 28 is invalid.\n",
         ),
     ]);
     pool.import();
