@@ -2,9 +2,9 @@
 //!
 //! Each is opened as the pool will open it, for writing and for itself alone; then the ZFS labels
 //! and the marks of others are looked for on what was opened, and just that is handed to the engine
-//! (`handed.rs`). What is in use (mounted, in a pool that is open, be it as its hot spare, locked by
-//! a process) is refused whatever is asked for; what only may be of use to somebody is refused
-//! unless `-f` says otherwise. Every device is named, not only the first.
+//! (`handed.rs`). What is in use (mounted, in a pool that is open or its hot spare, locked by a
+//! process) is refused whatever is asked for; what only may be of use to somebody is refused unless
+//! `-f` says otherwise. Every device is named, not only the first.
 
 use super::Engine;
 use super::errors::Answer;
