@@ -17,7 +17,7 @@ use zilla_core::send::{Heal, Receive, estimate, send_special};
 use zilla_ondisk::stream::Begin;
 
 pub use zilla_core::dsl::ResumeState;
-pub use zilla_core::send::frame::{RecordReader, RecordWriter, Sink, Source};
+pub use zilla_core::send::frame::{RecordReader, RecordWriter, Sink, Source, unread};
 pub use zilla_core::send::{
     From, HEAD_NAME, Healed, Redaction, Resume, SendOpts, Special, Token, check_features, parse_token,
     raw_key, token,

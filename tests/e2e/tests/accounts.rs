@@ -56,11 +56,11 @@ fn quotas_of_users_are_set_shown_and_enforced() {
 
     let wrong = world.zfs("set userquota@no-such-user=1M tank/fs");
     let text = "cannot set property for 'tank/fs': 'userquota@no-such-user' has an invalid user/group name\n";
-    assert_eq!((wrong.code, wrong.stderr.as_str()), (1, text));
+    assert_eq!((wrong.code, wrong.stderr.as_str()), (255, text));
     let wrong = world.zfs("set userused@0=1M tank/fs");
     assert_eq!(
         (wrong.code, wrong.stderr.as_str()),
-        (1, "cannot set property for 'tank/fs': 'userused@0' is readonly\n")
+        (255, "cannot set property for 'tank/fs': 'userused@0' is readonly\n")
     );
     world.zfs("create -V 16M tank/vol").ok();
     let wrong = world.zfs("userspace tank/vol");

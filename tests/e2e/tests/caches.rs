@@ -131,8 +131,9 @@ fn what_cannot_be_a_cache_is_refused() {
     world.zpool(&format!("add tank cache {}", c[0])).ok();
     wrong(&format!("add tank cache {}", c[0]), 1, &c[0]);
     wrong(&format!("add -f tank cache {}", c[0]), 1, &c[0]);
-    wrong(&format!("attach tank {} {}", c[0], c[1]), 1, "device is in use as a cache");
-    wrong(&format!("detach tank {}", c[0]), 1, "device is in use as a cache");
+    wrong(&format!("attach tank {} {}", c[0], c[1]), 255, "device is in use as a cache");
+    wrong(&format!("detach tank {}", c[0]), 255, "device is in use as a cache");
+    wrong(&format!("trim tank {}", c[0]), 255, "device is in use as a cache");
     assert_eq!(caches(&world), ["c1 ONLINE"]);
     wrong(&format!("remove tank {}", c[1]), 1, "no such device in pool");
     assert_eq!(zilla(&world, "arcstat -f nothing").code, 2);

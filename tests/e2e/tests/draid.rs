@@ -91,6 +91,7 @@ fn its_distributed_spare_stands_in_for_a_disk() {
         fs::write(mount.join(format!("f{i}")), contents(i)).expect("write");
     }
     let spare = "draid1-0-0";
+    let free = &world.images("free", 1, SIZE)[0];
     for (line, words) in [
         (format!("remove tank {spare}"), "cannot remove draid1-0-0: dRAID spares cannot be removed"),
         (
@@ -102,7 +103,9 @@ fn its_distributed_spare_stands_in_for_a_disk() {
             "can only attach to mirrors and top-level disks",
         ),
         (format!("replace tank {} draid1-0-1", disks[0].display()), "new device must be a single disk"),
-        (format!("replace tank {spare} {}", disks[0].display()), "device is reserved as a hot spare"),
+        // What is in use is told before what cannot be replaced.
+        (format!("replace tank {spare} {}", disks[0].display()), "is part of active pool 'tank'"),
+        (format!("replace tank {spare} {}", free.display()), "device is reserved as a hot spare"),
     ] {
         told(&world.zpool(&line).fails(), words);
     }

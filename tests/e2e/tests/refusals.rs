@@ -54,8 +54,9 @@ fn properties_that_would_not_be_heeded_are_refused_by_name() {
     world.zfs("create -o version=4 tank/old").ok();
     let told = world.zfs("upgrade").ok();
     assert!(told.ends_with("VER  FILESYSTEM\n---  ------------\n 4   tank/old\n"), "{told}");
-    let text = "cannot set property for 'tank': can not be downgraded; it is already at version 5\n";
-    assert_eq!(world.zfs("set version=4 tank").fails(), text);
+    let text = "cannot set property for 'tank': Can not downgrade; already at version 5\n";
+    let done = world.zfs("set version=4 tank");
+    assert_eq!((done.code, done.stderr.as_str()), (255, text));
     pool.judge();
 }
 
@@ -128,6 +129,105 @@ fn lines_about_a_pool_that_is_there_are_answered_as_openzfs_answers_them() {
     ]);
     assert_eq!(world.zpool("get -H -o value comment t").ok(), "-\n");
     pool.export();
+    pool.import();
+    pool.judge();
+}
+
+/// Words and codes that OpenZFS 2.3.9 has in its source.
+#[test]
+fn what_is_not_there_and_what_is_in_use_is_told_as_openzfs_tells_it() {
+    if !can(&[Need::Fuse]) {
+        return;
+    }
+    let world = World::new();
+    let pool = Pool::create(&world, "t", Kind::Mirror, 128 << 20, &[]);
+    let first = pool.disks[0].display();
+    for line in ["snapshot t@a", "snapshot t@b", "hold k t@a", "hold longer t@b"] {
+        world.zfs(line).ok();
+    }
+    let answered = |rows: &[(String, i32, String)]| {
+        for (line, code, words) in rows {
+            let (program, rest) = line.split_once(' ').expect("two words");
+            let done = world.run(program, &rest.split(' ').collect::<Vec<_>>());
+            let said = done.stderr.split("usage:").next().unwrap();
+            assert_eq!((done.code, said), (*code, words.as_str()), "{line}");
+        }
+    };
+    let row = |line: &str, code, words: &str| (line.to_owned(), code, words.to_owned());
+    let no_pool = "cannot open 'none': no such pool\n";
+    let nowhere = world.path().join("nowhere").display().to_string();
+    let unread = "failed to open cache file: No such file or directory\n";
+    let exists = "cannot import 't': a pool with that name already exists\nuse the form 'zpool import <pool | \
+                  id> <newpool>' to give it a new name\n";
+    answered(&[
+        row("zpool initialize none", 255, no_pool),
+        row("zpool trim none", 255, no_pool),
+        row("zpool trim t x", 255, "cannot trim 'x': no such device in pool\n"),
+        row("zpool online none x", 1, &format!("{no_pool}failed to open pool \"none\"")),
+        row("zpool offline none x", 1, &format!("{no_pool}failed to open pool \"none\"")),
+        row("zpool detach t x", 255, "cannot detach x: no such device in pool\n"),
+        row(
+            &format!("zpool replace t x {first}"),
+            1,
+            &format!(
+                "invalid vdev specification\nuse '-f' to override the following errors:\n{first} is part of \
+                 active pool 't'\n"
+            ),
+        ),
+        row("zpool set a:b=c t x", 22, "cannot find 'x' in 't': device not in pool\n"),
+        row(
+            &format!("zpool set a=c t {first}"),
+            1,
+            &format!("cannot set property a for {first} on t: invalid property: 'a'\n"),
+        ),
+        row("zpool split -o foo=bar t u", 2, "property 'foo' is not a valid pool or vdev property\n"),
+        row("zpool split -R /a -R /b t u", 2, "property 'altroot' specified multiple times\n"),
+        row(&format!("zpool import -d {nowhere}"), 0, "no pools available to import\n"),
+        row(&format!("zpool import -d {nowhere} u"), 1, "cannot import 'u': no such pool available\n"),
+        row(&format!("zpool import -d {nowhere} t"), 1, exists),
+        row(&format!("zpool import -c {nowhere}"), 1, unread),
+        row(&format!("zpool import -c {nowhere} -a"), 1, unread),
+        row(
+            &format!("zpool import -c {nowhere} u"),
+            1,
+            &format!("{unread}cannot import 'u': no such pool available\n"),
+        ),
+        row("zfs send -R -X t t@a", 2, "-X t: not a valid non-root dataset name.\n"),
+        row("zfs send -R -X t/a,t/!b t@a", 2, "-X t/!b: not a valid non-root dataset name.\n"),
+        row("zfs holds t/none@a", 1, "cannot open 't/none': dataset does not exist\nno datasets available\n"),
+        row("zfs set quota=much t", 255, "cannot set property for 't': bad numeric value 'much'\n"),
+    ]);
+    let done = world.zfs("holds t/none@a t@a t@b t@a");
+    let rows: Vec<&str> = done.stdout.lines().map(|line| line.get(..13).unwrap_or("")).collect();
+    assert_eq!(
+        (done.code, &rows[..]),
+        (1, &["NAME  TAG    ", "t@a  k       ", "t@b  longer  "][..]),
+        "{done}"
+    );
+    assert_eq!(world.zfs("holds -r t/none@a").stdout, "NAME  TAG  TIMESTAMP\n");
+    for n in 0..33 {
+        world.zfs(&format!("snapshot t@{n}")).ok();
+    }
+    let told = world.zfs("rollback t@a").fails();
+    assert!(told.ends_with("\nt@30\nOutput limited to 32 snapshots/bookmarks\n"), "{told}");
+    // Who uses a file system of it keeps a pool.
+    let open = std::fs::File::open(pool.root()).expect("folder");
+    let busy = format!("cannot unmount '{}': pool or dataset is busy\n", pool.root().display());
+    answered(&[
+        row("zpool export t", 1, &busy),
+        row("zpool destroy t", 1, &format!("{busy}could not destroy 't': could not unmount datasets\n")),
+    ]);
+    drop(open);
+    pool.export();
+    let import = format!("zpool import -d {}", world.disks().display());
+    answered(&[
+        row(&format!("{import} t mirror"), 1, "cannot import 'mirror': name is reserved\n"),
+        row(
+            &format!("{import} -o comment=x -R rel t"),
+            1,
+            "cannot import pool 't': bad alternate root 'rel'\n",
+        ),
+    ]);
     pool.import();
     pool.judge();
 }

@@ -52,7 +52,21 @@ fn a_spare_stands_in_and_is_given_back() {
     world.zpool(&format!("add tank spare {} {}", s[0], s[1])).ok();
     let idle = ["mirror-0 ONLINE", "tank1 ONLINE", "tank2 ONLINE", "spares", "s1 AVAIL", "s2 AVAIL"];
     assert_eq!(config(&world, "tank"), idle);
-    told(&world.zpool(&format!("add tank spare {}", s[0])).fails(), &s[0]);
+    assert_eq!(
+        world.zpool(&format!("add tank spare {}", s[0])).fails(),
+        "cannot add to 'tank': one or more vdevs refer to the same device\n"
+    );
+    // Nor does force make a spare a device of another pool, or of another vdev of its own.
+    let other = world.images("o", 1, SIZE)[0].display().to_string();
+    for (line, told) in
+        [("create new", "use '-f' to override"), ("create -f new", "must be manually repaired")]
+    {
+        let done = world.zpool(&format!("{line} {} {other}", s[0]));
+        assert!(done.code == 1 && done.stderr.contains(told), "{done}");
+        let why = format!("\n{} is reserved as a hot spare for pool tank\n", s[0]);
+        assert!(done.stderr.ends_with(&why), "{done}");
+    }
+    told(&world.zpool(&format!("add -f tank {}", s[1])).fails(), "is reserved as a hot spare for pool tank");
     told(&world.zpool(&format!("detach tank {}", s[0])).fails(), "device is reserved as a hot spare");
     told(&world.zpool(&format!("attach tank {first} {}", s[0])).fails(), "device is reserved as a hot spare");
     fs::write(pool.root().join("f"), vec![5; 4 << 20]).expect("write");
@@ -141,7 +155,9 @@ fn two_pools_share_a_spare() {
     told(&world.zpool("status two").ok(), "in use by pool 'one'");
     let other = two.disks[0].display().to_string();
     told(&world.zpool(&format!("replace two {other} {s}")).fails(), "s1.img");
-    told(&world.zpool("export one").fails(), "pool has active shared spare device");
+    let told_of = "cannot export 'one': use '-f' to override the following errors:\n'one' has an active shared \
+                   spare which could be used by other pools once 'one' is exported.\n";
+    assert_eq!(world.zpool("export one").fails(), told_of);
     world.zpool("wait -t resilver one").ok();
     world.zpool(&format!("detach one {disk}")).ok();
     assert_eq!(config(&world, "one"), ["mirror-0 ONLINE", "s1 ONLINE", "one2 ONLINE"]);

@@ -278,15 +278,21 @@ fn a_stream_that_is_cut_leaves_nothing_or_goes_on() {
     let full = send(&world, "tank/a@one", "full");
     for (n, part) in [10, 45, 90].into_iter().enumerate() {
         let cut = &full[..full.len() * part / 100];
-        assert!(receive(&world, "tank/gone", cut).unwrap_err().contains("incomplete stream"));
+        let said = receive(&world, "tank/gone", cut).unwrap_err();
+        assert_eq!(said, "cannot receive new filesystem stream: incomplete stream\n");
+        let said = receive(&world, "-n tank/gone", cut).unwrap_err();
+        assert_eq!(said, "cannot receive: failed to read from stream\n");
         world.zfs("list tank/gone").fails();
         let mut flipped = full.clone();
         flipped[full.len() * part / 100] ^= 1;
-        assert!(receive(&world, "tank/gone", &flipped).unwrap_err().contains("invalid stream"));
+        let said = receive(&world, "tank/gone", &flipped).unwrap_err();
+        assert_eq!(said, "cannot receive new filesystem stream: checksum mismatch\n");
         world.zfs("list tank/gone").fails();
         let fs = format!("tank/r{n}");
         let said = receive(&world, &format!("-s {fs}"), cut).unwrap_err();
-        assert!(said.contains("Partially received snapshot is saved."), "{said}");
+        let text = "cannot receive new filesystem stream: checksum mismatch or incomplete stream.\nPartially \
+                    received snapshot is saved.\n";
+        assert!(said.starts_with(text), "{said}");
         // It is nobody's to look into, and lasts.
         world.zfs(&format!("mount {fs}")).fails();
         world.zfs(&format!("snapshot {fs}@x")).fails();
@@ -302,7 +308,38 @@ fn a_stream_that_is_cut_leaves_nothing_or_goes_on() {
         tree::same(&pool.root().join("a"), &pool.root().join(format!("r{n}")));
         assert_eq!(world.zfs(&format!("get -H -o value receive_resume_token {fs}")).ok(), "-\n");
     }
+    // A stream's beginning, and what a package has around its streams.
+    world.zfs("snapshot tank/a@two").ok();
+    let package = send(&world, "-R tank/a@two", "package");
+    let end = package.len();
+    for (stream, len) in
+        [(&full, 0), (&full, 100), (&package, 100), (&package, end - 312), (&package, end - 1)]
+    {
+        let said = receive(&world, "tank/gone", &stream[..len]).unwrap_err();
+        assert_eq!(said, "cannot receive: failed to read from stream\n", "{len}");
+        let _ = world.zfs("destroy -r tank/gone");
+    }
+    let mut flipped = package.clone();
+    let own = u32::from_le_bytes(package[4..8].try_into().expect("4 bytes")) as usize;
+    flipped[312 + own + 8] ^= 1;
+    let said = receive(&world, "tank/gone", &flipped).unwrap_err();
+    assert_eq!(said, "cannot receive: incorrect header checksum\n");
+    // What it goes on from may be another's by then, or nobody's.
     receive(&world, "-s tank/left", &full[..full.len() / 2]).unwrap_err();
+    let token = world.zfs("get -H -o value receive_resume_token tank/left").ok();
+    let resume = |what: &str| {
+        let done = world.zfs(&format!("send -nv -t {}", token.trim()));
+        let text = format!("cannot resume send: 'tank/a@one' {what}\n");
+        assert!(done.code == 255 && done.stderr.ends_with(&text), "{done}");
+    };
+    world.zfs("destroy tank/a@one").ok();
+    resume("used in the initial send no longer exists");
+    world.zfs("snapshot tank/a@one").ok();
+    resume("is no longer the same snapshot used in the initial send");
+    world.zfs("rename tank/a tank/z").ok();
+    resume("used in the initial send no longer exists");
+    let done = world.zfs("send -t 1-x-x-x");
+    assert!(done.code == 255 && done.stderr.starts_with("cannot resume send: "), "{done}");
     world.zfs("receive -A tank/left").ok();
     world.zfs("list tank/left").fails();
     pool.judge();

@@ -73,7 +73,8 @@ pub fn set(cx: &mut Cx, args: Vec<String>) -> Run {
         }
     }
     let selection = Selection { operands: names.to_vec(), kinds: DATASETS.to_vec(), ..Selection::default() };
-    let (datasets, mut failed) = selection.find(cx, Vec::new())?;
+    let (datasets, missing) = selection.find(cx, Vec::new())?;
+    let mut code = u8::from(missing);
     let mut changed = Vec::new();
     for dataset in datasets {
         let name = dataset.name;
@@ -82,7 +83,7 @@ pub fn set(cx: &mut Cx, args: Vec<String>) -> Run {
         }
         let request = DatasetSet { name: name.clone(), properties: properties.clone(), no_mount };
         match cx.ask(&format!("cannot set property for '{name}'"), &request)? {
-            None => failed = true,
+            None => code = 255,
             Some(reply) => {
                 if let Some(e) = &reply.mount_error {
                     let (verb, again) = share::verbs(e);
@@ -91,15 +92,15 @@ pub fn set(cx: &mut Cx, args: Vec<String>) -> Run {
                     // had.
                     if !properties.keys().any(|name| moves(name)) {
                         cx.err(format!("property may be set but unable to {again} filesystem"));
-                        failed = true;
+                        code = 255;
                     }
                 }
                 changed.push(pool_of(&name).to_owned());
             }
         }
     }
-    log(cx, changed, failed)?;
-    Ok(u8::from(failed))
+    log(cx, changed, code != 0)?;
+    Ok(code)
 }
 
 /// One line in the history of every pool that changed, if all went well.

@@ -110,14 +110,23 @@ pub fn holds(cx: &mut Cx, args: Vec<String>) -> Run {
     if names.is_empty() {
         return cx.print_usage();
     }
-    let mut failed = false;
+    let (mut failed, mut asked) = (false, false);
+    let mut all: Vec<HoldInfo> = Vec::new();
     for name in names {
         if !is_snapshot(cx, &name) {
             failed = true;
             continue;
         }
         match cx.call(&SnapshotHolds { snapshot: name.clone(), recursive })? {
-            Ok(list) => show(cx, &list, scripted, parsable),
+            Ok(list) => {
+                asked = true;
+                for hold in list {
+                    // One may have been asked for twice.
+                    if !all.contains(&hold) {
+                        all.push(hold);
+                    }
+                }
+            }
             Err(e) => {
                 let action = if e.code == ErrorCode::NoEnt { "cannot open" } else { "cannot get holds of" };
                 refused(cx, action, &name, &e);
@@ -125,11 +134,11 @@ pub fn holds(cx: &mut Cx, args: Vec<String>) -> Run {
             }
         }
     }
+    cx.out.put(table(&all, scripted, parsable));
+    if !asked {
+        cx.err("no datasets available");
+    }
     Ok(u8::from(failed))
-}
-
-fn show(cx: &mut Cx, list: &[HoldInfo], scripted: bool, parsable: bool) {
-    cx.out.put(table(list, scripted, parsable));
 }
 
 fn table(list: &[HoldInfo], scripted: bool, parsable: bool) -> String {

@@ -5,6 +5,8 @@ use crate::args::{self, Long, Opt};
 use crate::cx::{Cx, Run};
 use std::io::IsTerminal;
 use zilla_control::ErrorCode;
+use zilla_control::props;
+use zilla_control::props::naming::check_dataset_name;
 use zilla_control::types::StreamSend;
 
 const LONGS: &[Long] = &[
@@ -65,7 +67,16 @@ pub fn send(cx: &mut Cx, words: Vec<String>) -> Run {
             Opt::Flag('e', _) => r.embed = true,
             Opt::Flag('c', _) => r.compressed = true,
             Opt::Flag('t', v) => r.token = Some(v),
-            Opt::Flag('X', v) => r.exclude.extend(v.split(',').map(str::to_owned)),
+            Opt::Flag('X', v) => {
+                for name in v.split(',') {
+                    if !name.contains('/')
+                        || check_dataset_name(name, props::HEADS | props::SNAP, false).is_err()
+                    {
+                        return cx.bad_usage(format!("-X {name}: not a valid non-root dataset name."));
+                    }
+                    r.exclude.push(name.to_owned());
+                }
+            }
             Opt::Flag('D', _) => {
                 cx.err("WARNING: deduplicated send is no longer supported.  A regular,\nnon-deduplicated stream will be generated.\n");
             }
@@ -155,6 +166,16 @@ pub fn send(cx: &mut Cx, words: Vec<String>) -> Run {
         Ok(()) => Ok(0),
         Err(e) => {
             let subject = e.subject.clone().unwrap_or_else(|| r.snapshot.clone());
+            if r.token.is_some() {
+                match e.code {
+                    ErrorCode::NoEnt | ErrorCode::Stream | ErrorCode::BadTarget => {
+                        cx.refused("cannot resume send", &e);
+                    }
+                    _ if subject.is_empty() => cx.refused("cannot resume send", &e),
+                    _ => cx.refused(&format!("warning: cannot send '{subject}'"), &e),
+                }
+                return Ok(255);
+            }
             match e.code {
                 ErrorCode::NoEnt => cx.refused(&format!("cannot open '{subject}'"), &e),
                 ErrorCode::Stream | ErrorCode::BadTarget => {

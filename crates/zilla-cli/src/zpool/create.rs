@@ -70,11 +70,12 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     request.vdevs = spec(cx, words, &request)?;
     // The altroot travels on its own: it is not written to the pool.
     request.altroot = request.properties.remove("altroot");
-    if let Some(root) = request.altroot.as_ref().filter(|r| !r.starts_with('/')) {
-        cx.err(format!("invalid alternate root '{root}': must be an absolute path"));
-        return Ok(1);
+    if let Err(why) = judge(&request, mountpoint.as_deref()) {
+        let PoolCreate { vdevs, force, .. } = request;
+        let name = request.temporary_name.unwrap_or(request.name);
+        in_use_first(cx, &VdevsCheck { name, new: true, vdevs, force, ..VdevsCheck::default() })?;
+        return Ok(tell(cx, why, force));
     }
-    check_mountpoint(cx, &request, mountpoint.as_deref())?;
     if let Some(path) = mountpoint {
         request.fs_properties.insert("mountpoint".to_owned(), path);
     }
@@ -163,33 +164,43 @@ fn spec(cx: &mut Cx, words: &[String], request: &PoolCreate) -> Result<VdevSpec,
             Ok(_) => {}
         }
     }
-    let parsed = vdevspec::parse(words).and_then(|spec| {
-        if spec.tops.is_empty() {
-            return Err(vdevspec::no_top());
-        }
-        if !request.force {
-            vdevspec::check_replication(&spec)?;
-        }
-        if spec.tops.iter().all(|t| t.class != AllocClass::Normal) {
-            return Err(SpecError::Overridable(vec![
-                "at least one general top-level vdev must be specified".to_owned(),
-            ]));
-        }
-        Ok(spec)
-    });
-    match parsed {
-        Ok(spec) => Ok(spec),
-        Err(SpecError::Invalid(lines)) => {
-            for line in lines {
-                cx.err(line);
-            }
-            Err(Exit(1))
-        }
-        Err(SpecError::Overridable(lines)) => {
-            print_refusal(cx, &lines, !request.force);
-            Err(Exit(1))
-        }
+    vdevspec::parse(words).map_err(|why| Exit(tell(cx, why, request.force)))
+}
+
+/// What is wrong with a new pool beside its words and devices.
+fn judge(request: &PoolCreate, mountpoint: Option<&str>) -> Result<(), SpecError> {
+    if !request.force {
+        vdevspec::check_replication(&request.vdevs)?;
     }
+    if request.vdevs.tops.iter().all(|t| t.class != AllocClass::Normal) {
+        let what = "at least one general top-level vdev must be specified";
+        return Err(SpecError::Overridable(vec![what.to_owned()]));
+    }
+    if let Some(root) = request.altroot.as_ref().filter(|r| !r.starts_with('/')) {
+        let what = format!("invalid alternate root '{root}': must be an absolute path");
+        return Err(SpecError::Invalid(vec![what]));
+    }
+    check_mountpoint(request, mountpoint)
+}
+
+/// Ends the command where devices are in use, which is told before anything else that is wrong.
+pub fn in_use_first(cx: &mut Cx, check: &VdevsCheck) -> Result<(), Exit> {
+    match cx.call(check)? {
+        Err(e) if matches!(e.code, ErrorCode::VdevOverridable | ErrorCode::VdevInvalid) => {
+            print_refusal(cx, &e.details, e.code == ErrorCode::VdevOverridable);
+            Err(Exit(1))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Says what is wrong with a specification; the result is the exit code.
+pub fn tell(cx: &mut Cx, why: SpecError, force: bool) -> u8 {
+    match why {
+        SpecError::Invalid(lines) => lines.iter().for_each(|line| cx.err(line)),
+        SpecError::Overridable(lines) => print_refusal(cx, &lines, !force),
+    }
+    1
 }
 
 /// Doubts about devices, with what to do about them.
@@ -283,13 +294,14 @@ fn add_fs_prop(
 }
 
 /// The mountpoint must be a path, and nothing may be hidden below it.
-fn check_mountpoint(cx: &mut Cx, request: &PoolCreate, mountpoint: Option<&str>) -> Result<(), Exit> {
+fn check_mountpoint(request: &PoolCreate, mountpoint: Option<&str>) -> Result<(), SpecError> {
+    let hint = "use '-m' option to provide a different default".to_owned();
     if matches!(mountpoint, Some("legacy" | "none")) {
         return Ok(());
     }
     if let Some(path) = mountpoint.filter(|p| !p.starts_with('/')) {
-        cx.err(format!("invalid mountpoint '{path}': must be an absolute path, 'legacy', or 'none'"));
-        return Err(Exit(1));
+        let what = format!("invalid mountpoint '{path}': must be an absolute path, 'legacy', or 'none'");
+        return Err(SpecError::Invalid(vec![what]));
     }
     let root = request.altroot.as_deref().unwrap_or("");
     let path = match mountpoint {
@@ -299,16 +311,14 @@ fn check_mountpoint(cx: &mut Cx, request: &PoolCreate, mountpoint: Option<&str>)
     match std::fs::read_dir(&path) {
         Ok(mut entries) => {
             if entries.next().is_some() {
-                cx.err(format!("mountpoint '{path}' exists and is not empty"));
-                cx.err("use '-m' option to provide a different default");
-                return Err(Exit(1));
+                let what = format!("mountpoint '{path}' exists and is not empty");
+                return Err(SpecError::Invalid(vec![what, hint]));
             }
         }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
         Err(e) => {
-            cx.err(format!("mountpoint '{path}' : {}", strerror(&e)));
-            cx.err("use '-m' option to provide a different default");
-            return Err(Exit(1));
+            let what = format!("mountpoint '{path}' : {}", strerror(&e));
+            return Err(SpecError::Invalid(vec![what, hint]));
         }
     }
     Ok(())

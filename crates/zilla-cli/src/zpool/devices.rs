@@ -2,12 +2,18 @@
 
 use super::vdevs::{lookup_cache, one_pool};
 use crate::args::{self, Opt};
-use crate::cx::{Cx, Run};
+use crate::cx::{Cx, Exit, Run};
 use crate::fmt::vdev;
 use zilla_control::ErrorCode;
 use zilla_control::types::{
-    PoolClear, PoolFreeze, PoolHealth, PoolImport, PoolQuery, PoolReopen, VdevOffline, VdevOnline, VdevState,
+    PoolClear, PoolFreeze, PoolHealth, PoolImport, PoolInfo, PoolQuery, PoolReopen, VdevOffline, VdevOnline,
+    VdevState,
 };
+
+/// The pool, or the end of the command; it has no line end, as with OpenZFS.
+fn pool_of_devices(cx: &mut Cx, name: &str) -> Result<PoolInfo, Exit> {
+    one_pool(cx, name).inspect_err(|_| cx.put_usage(&format!("failed to open pool \"{name}\""), false))
+}
 
 pub fn online(cx: &mut Cx, args: Vec<String>) -> Run {
     let (options, operands) = args::parse(&args, "e", &[("power", false, '\u{1}')]);
@@ -26,7 +32,7 @@ pub fn online(cx: &mut Cx, args: Vec<String>) -> Run {
     if devices.is_empty() {
         return cx.bad_usage("missing device name");
     }
-    let pool = one_pool(cx, name)?;
+    let pool = pool_of_devices(cx, name)?;
     let mut code = 0;
     for device in devices {
         let Some((was, _)) = vdev::find(&pool, device) else {
@@ -35,11 +41,12 @@ pub fn online(cx: &mut Cx, args: Vec<String>) -> Run {
             continue;
         };
         let action = format!("cannot {} {device}", if expand { "expand" } else { "online" });
-        let Some(guid) = lookup_cache(cx, &pool, device, &action)? else {
-            code = 1;
-            continue;
+        let reply = match lookup_cache(cx, &pool, device, &action)? {
+            Some(guid) => cx.ask(&action, &VdevOnline { name: name.clone(), guid, expand })?,
+            None => None,
         };
-        let Some(reply) = cx.ask(&action, &VdevOnline { name: name.clone(), guid, expand })? else {
+        let Some(reply) = reply else {
+            cx.err(format!("Failed to online \"{device}\" in pool \"{name}\": -1"));
             code = 1;
             continue;
         };
@@ -83,7 +90,7 @@ pub fn offline(cx: &mut Cx, args: Vec<String>) -> Run {
     if devices.is_empty() {
         return cx.bad_usage("missing device name");
     }
-    let pool = one_pool(cx, name)?;
+    let pool = pool_of_devices(cx, name)?;
     let mut code = 0;
     for device in devices {
         let action = format!("cannot {} {device}", if fault { "fault" } else { "offline" });

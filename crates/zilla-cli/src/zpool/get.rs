@@ -360,8 +360,8 @@ pub fn set(cx: &mut Cx, args: Vec<String>) -> Run {
         Some(word) => match find_vdev(&all_vdevs(pool), &word) {
             Some(found) => Some(found.vdev.guid.to_string()),
             None => {
-                cx.err(format!("{refused}: no such device in pool"));
-                return Ok(1);
+                cx.err(format!("cannot find '{word}' in '{name}': device not in pool"));
+                return Ok(22);
             }
         },
         None => None,

@@ -33,7 +33,7 @@ pub fn reguid(cx: &mut Cx, args: Vec<String>) -> Run {
         return Ok(1);
     }
     if cx.ask(&format!("cannot reguid '{name}'"), &PoolReguid { name: name.clone(), guid })?.is_none() {
-        return Ok(1);
+        return Ok(255);
     }
     cx.log_history(name)?;
     Ok(0)

@@ -32,7 +32,17 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     let cached = opts.request.source.cachefile.is_some();
     let source = opts.request.source.clone();
     let search = ImportSearch { source, destroyed: opts.destroyed };
-    let found = cx.ask("cannot discover pools", &search)?.ok_or(Exit(1))?;
+    let found = match cx.call(&search)? {
+        Ok(found) => Some(found),
+        Err(e) if e.code == ErrorCode::BadCache => {
+            cx.err(e.description());
+            None
+        }
+        Err(e) => {
+            cx.refused("cannot discover pools", &e);
+            return Ok(1);
+        }
+    };
     let taken = match operands.first() {
         None => false,
         Some(wanted) => {
@@ -44,17 +54,21 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     };
     if let Some(wanted) = operands.first() {
         let same_name = operands.get(1).is_none_or(|new| new == wanted);
-        if taken && !found.is_empty() && same_name {
+        if taken && found.is_some() && same_name {
             cx.err(format!("cannot import '{wanted}': a pool with that name already exists"));
             cx.err("use the form 'zpool import <pool | id> <newpool>' to give it a new name");
             return Ok(1);
         }
-        if taken && found.is_empty() {
+        if taken && found.is_none() {
             cx.err(format!("cannot import '{wanted}': a pool with that name is already created/imported,"));
             cx.err("and no additional pools with that name were found");
             return Ok(1);
         }
+        if found.is_none() {
+            cx.err(format!("cannot import '{wanted}': no such pool available"));
+        }
     }
+    let Some(found) = found else { return Ok(1) };
     let found: Vec<ImportCandidate> = found
         .into_iter()
         .filter(|c| (c.pool.label_state == PoolLabelState::Destroyed) == opts.destroyed)
@@ -274,7 +288,15 @@ fn imported(
                 lines.iter().for_each(|line| cx.out.line(line));
                 cx.out.line("");
             }
-            cx.refused(&action, &e);
+            let of_words =
+                matches!(e.code, ErrorCode::BadProp | ErrorCode::PropReadonly | ErrorCode::BadPath);
+            match new_name {
+                _ if of_words => cx.refused(&format!("cannot import pool '{name}'"), &e),
+                Some(new) if e.code == ErrorCode::InvalidName => {
+                    cx.refused(&format!("cannot import '{new}'"), &e);
+                }
+                _ => cx.refused(&action, &e),
+            }
             return Ok(1);
         }
     };

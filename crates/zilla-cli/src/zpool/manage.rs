@@ -2,6 +2,7 @@
 
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
+use zilla_control::error::{ApiError, ErrorCode};
 use zilla_control::types::{PoolDestroy, PoolExport, PoolQuery, PoolSync};
 
 pub fn destroy(cx: &mut Cx, args: Vec<String>) -> Run {
@@ -21,8 +22,21 @@ pub fn destroy(cx: &mut Cx, args: Vec<String>) -> Run {
         }
         return Err(Exit(1));
     }
-    let done = cx.ask(&format!("cannot destroy '{name}'"), &PoolDestroy { name: name.clone(), force })?;
-    Ok(u8::from(done.is_none()))
+    let Err(e) = cx.call(&PoolDestroy { name: name.clone(), force })? else { return Ok(0) };
+    in_use(cx, &format!("cannot destroy '{name}'"), &e);
+    if e.code == ErrorCode::UmountFailed {
+        cx.err(format!("could not destroy '{name}': could not unmount datasets"));
+    }
+    Ok(1)
+}
+
+/// Says why a pool is not let go of: mostly because somebody uses a file system or volume of it.
+fn in_use(cx: &mut Cx, action: &str, e: &ApiError) {
+    match (e.code, &e.subject) {
+        (ErrorCode::UmountFailed, Some(place)) => cx.refused(&format!("cannot unmount '{place}'"), e),
+        (ErrorCode::Busy, Some(_)) => cx.err(format!("{action}: pool is busy")),
+        _ => cx.refused(action, e),
+    }
 }
 
 pub fn export(cx: &mut Cx, args: Vec<String>) -> Run {
@@ -46,7 +60,10 @@ pub fn export(cx: &mut Cx, args: Vec<String>) -> Run {
     for pool in pools {
         let name = pool.name;
         let action = format!("cannot export '{name}'");
-        failed |= cx.ask(&action, &PoolExport { name, force, hard_force })?.is_none();
+        if let Err(e) = cx.call(&PoolExport { name, force, hard_force })? {
+            in_use(cx, &action, &e);
+            failed = true;
+        }
     }
     Ok(u8::from(failed))
 }

@@ -91,7 +91,7 @@ pub fn resilver(cx: &mut Cx, args: Vec<String>) -> Run {
     for pool in pools {
         let name = pool.name;
         let done =
-            cx.ask(&format!("cannot restart resilver {name}"), &PoolResilver { name: name.clone() })?;
+            cx.ask(&format!("cannot restart resilver on {name}"), &PoolResilver { name: name.clone() })?;
         failed |= done.is_none();
         if done.is_some() {
             cx.log_history(&name)?;

@@ -25,10 +25,16 @@ pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
             Opt::Flag('n', _) => dry_run = true,
             Opt::Flag('R', root) => {
                 request.import = true;
-                add_pool_prop(cx, &mut props, "altroot", &root)?;
+                if add_pool_prop(cx, &mut props, "altroot", &root).is_err() {
+                    return cx.print_usage();
+                }
             }
             Opt::Flag('o', text) => match text.split_once('=') {
-                Some((name, value)) => add_pool_prop(cx, &mut props, name, value)?,
+                Some((name, value)) => {
+                    if add_pool_prop(cx, &mut props, name, value).is_err() {
+                        return cx.print_usage();
+                    }
+                }
                 None => request.mount_options = text.split(',').map(str::to_owned).collect(),
             },
             other => return cx.bad_option(other),

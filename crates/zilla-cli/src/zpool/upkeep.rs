@@ -8,6 +8,9 @@ use zilla_control::error::ErrorCode;
 use zilla_control::props;
 use zilla_control::types::{Activity, AllocClass, PoolInfo, Upkeep, UpkeepCommand, VdevNode, VdevUpkeep};
 
+/// Of whatever is refused: OpenZFS's answer is -1, also where there is no such pool.
+const NOT_DONE: Exit = Exit(255);
+
 /// What both commands make of their words.
 struct Wanted {
     kind: Upkeep,
@@ -87,7 +90,7 @@ impl Wanted {
         let Some((name, devices)) = operands.split_first() else {
             return cx.bad_usage("missing pool name argument");
         };
-        let pool = super::vdevs::one_pool(cx, name)?;
+        let pool = super::vdevs::one_pool(cx, name).map_err(|_| NOT_DONE)?;
         let verb = if self.kind == Upkeep::Trim { "trim" } else { "initialize" };
         let mut failed = false;
         let mut names = BTreeMap::new();
@@ -104,7 +107,7 @@ impl Wanted {
             }
         }
         if failed {
-            return Ok(1);
+            return Err(NOT_DONE);
         }
         let guids: Vec<u64> = names.keys().copied().collect();
         let request = VdevUpkeep {
@@ -115,7 +118,7 @@ impl Wanted {
             rate: self.rate,
             secure: self.secure,
         };
-        let Some(reply) = cx.ask(&format!("cannot {verb} '{name}'"), &request)? else { return Ok(1) };
+        let Some(reply) = cx.ask(&format!("cannot {verb} '{name}'"), &request)? else { return Err(NOT_DONE) };
         // Of a whole pool those devices are passed over that cannot be trimmed, unless none can.
         let passed = |code| code == ErrorCode::TrimNotSup && devices.is_empty() && !self.secure;
         let refused = reply.refused.len();
@@ -126,10 +129,10 @@ impl Wanted {
         }
         if told.is_empty() && refused > 0 && refused == guids.len() {
             cx.err("cannot trim: no devices in pool support trim operations");
-            return Ok(1);
+            return Err(NOT_DONE);
         }
         if !told.is_empty() {
-            return Ok(1);
+            return Err(NOT_DONE);
         }
         cx.log_history(name)?;
         if self.wait {
@@ -153,6 +156,8 @@ fn leaves(vdev: &VdevNode, names: &mut BTreeMap<u64, String>) {
 fn find(pool: &PoolInfo, word: &str) -> Result<u64, ErrorCode> {
     match vdev::find(pool, word) {
         Some((v, AllocClass::Normal)) if v.children.is_empty() => Ok(v.guid),
+        Some((_, AllocClass::Spare)) => Err(ErrorCode::IsSpare),
+        Some((_, AllocClass::Cache)) => Err(ErrorCode::IsL2cache),
         Some(_) => Err(ErrorCode::BadDev),
         None => Err(ErrorCode::NoDevice),
     }

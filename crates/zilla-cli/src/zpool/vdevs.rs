@@ -1,7 +1,7 @@
 //! `zpool add`, `attach`, `replace`, `detach` and `remove`: which devices a pool is made of.
 
-use super::create::{print_leaves, print_new, print_refusal};
-use super::vdevspec::{self, SpecError};
+use super::create::{in_use_first, print_leaves, print_new, print_refusal, tell};
+use super::vdevspec;
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Exit, Run};
 use crate::fmt::vdev::{self, NameFlags};
@@ -11,8 +11,8 @@ use zilla_control::props;
 use zilla_control::props::naming;
 use zilla_control::props::nicenum::nicenum;
 use zilla_control::types::{
-    Activity, AllocClass, DatasetInfo, DatasetKind, DatasetQuery, PoolAdd, PoolInfo, PoolQuery, Source,
-    VdevAttach, VdevDetach, VdevKind, VdevNode, VdevRemove, VdevSpec, VdevsCheck,
+    Activity, AllocClass, DatasetInfo, DatasetKind, DatasetQuery, LeafSpec, PoolAdd, PoolInfo, PoolQuery,
+    Source, TopKind, TopSpec, VdevAttach, VdevDetach, VdevKind, VdevNode, VdevRemove, VdevSpec, VdevsCheck,
 };
 
 /// One imported pool, or the end of the command.
@@ -101,33 +101,28 @@ pub fn add(cx: &mut Cx, args: Vec<String>) -> Run {
     }
     let pool = one_pool(cx, name)?;
     let ashift = ashift_of(cx, &props, Some(&pool))?;
-    let spec = match vdevspec::parse(words).and_then(|spec| {
-        if !force && !mixed {
-            vdevspec::check_added(&pool.root, &spec)?;
-        }
-        Ok(spec)
-    }) {
+    let spec = match vdevspec::parse(words) {
         Ok(spec) => spec,
-        Err(SpecError::Invalid(lines)) => {
-            lines.iter().for_each(|line| cx.err(line));
-            return Ok(1);
-        }
-        Err(SpecError::Overridable(lines)) => {
-            print_refusal(cx, &lines, true);
-            return Ok(1);
-        }
+        Err(why) => return Ok(tell(cx, why, force || in_use)),
     };
     let action = format!("cannot add to '{name}'");
+    let check = VdevsCheck {
+        name: name.clone(),
+        new: false,
+        vdevs: spec.clone(),
+        ashift,
+        force: force || in_use,
+        any_ashift: force || any_ashift,
+    };
+    if !force
+        && !mixed
+        && let Err(why) = vdevspec::check_added(&pool, &spec)
+    {
+        in_use_first(cx, &check)?;
+        return Ok(tell(cx, why, in_use));
+    }
     if dry_run {
         let text = layout(&pool, &spec, names);
-        let check = VdevsCheck {
-            name: name.clone(),
-            new: false,
-            vdevs: spec,
-            ashift,
-            force: force || in_use,
-            any_ashift: force || any_ashift,
-        };
         return match cx.call(&check)? {
             Ok(()) => {
                 cx.out.put(text);
@@ -143,17 +138,32 @@ pub fn add(cx: &mut Cx, args: Vec<String>) -> Run {
         force: force || in_use,
         any_ashift: force || any_ashift,
     };
-    finish(cx, name, &action, &request)
+    finish(cx, name, &action, &request, 1)
 }
 
+/// Of what OpenZFS's library or its kernel refuses: their answer is -1.
+const NOT_DONE: u8 = 255;
+
 /// Asks, prints what is wrong in OpenZFS's words, and logs what was done.
-fn finish<O: zilla_control::Operation>(cx: &mut Cx, pool: &str, action: &str, request: &O) -> Run {
+/// `not_done` is the exit code where the devices themselves are not at fault.
+fn finish<O: zilla_control::Operation>(
+    cx: &mut Cx,
+    pool: &str,
+    action: &str,
+    request: &O,
+    not_done: u8,
+) -> Run {
     match cx.call(request)? {
         Ok(_) => {
             cx.log_history(pool)?;
             Ok(0)
         }
-        Err(e) => Ok(refused(cx, action, &e)),
+        Err(e) => {
+            let early =
+                [ErrorCode::VdevOverridable, ErrorCode::VdevInvalid, ErrorCode::OpenFailed, ErrorCode::NoEnt];
+            refused(cx, action, &e);
+            Ok(if early.contains(&e.code) { 1 } else { not_done })
+        }
     }
 }
 
@@ -245,19 +255,25 @@ fn attach_or_replace(cx: &mut Cx, args: &[String], replace: bool) -> Run {
     let path = match vdevspec::leaf(new) {
         _ if naming::is_draid_spare(new) => new.clone(),
         Ok(leaf) => leaf.path,
-        Err(SpecError::Invalid(lines) | SpecError::Overridable(lines)) => {
-            lines.iter().for_each(|line| cx.err(line));
-            return Ok(1);
-        }
+        Err(why) => return Ok(tell(cx, why, force)),
     };
     let action = if replace {
         format!("cannot replace {old} with {new}")
     } else {
         format!("cannot attach {new} to {old}")
     };
-    let Some(guid) = lookup(cx, &pool, old, &action)? else { return Ok(1) };
+    if !matches!(vdev::find(&pool, old), Some((_, AllocClass::Normal)))
+        && !pool.spares.iter().any(|s| s.path.as_ref() == Some(&path))
+    {
+        let leaves = vec![LeafSpec { path: path.clone() }];
+        let top = TopSpec { kind: TopKind::Single, class: AllocClass::Normal, leaves };
+        let vdevs = VdevSpec { tops: vec![top], ..VdevSpec::default() };
+        let name = name.clone();
+        in_use_first(cx, &VdevsCheck { name, vdevs, force, any_ashift: true, ..VdevsCheck::default() })?;
+    }
+    let Some(guid) = lookup(cx, &pool, old, &action)? else { return Ok(NOT_DONE) };
     let request = VdevAttach { name: name.clone(), guid, path, replace, force, ashift, sequential };
-    let code = finish(cx, name, &action, &request)?;
+    let code = finish(cx, name, &action, &request, NOT_DONE)?;
     if code == 0 && wait {
         let raidz = vdev::find(&pool, old).is_some_and(|(v, _)| v.kind == VdevKind::Raidz);
         let what = match replace {
@@ -310,8 +326,8 @@ pub fn detach(cx: &mut Cx, args: Vec<String>) -> Run {
     };
     let pool = one_pool(cx, name)?;
     let action = format!("cannot detach {device}");
-    let Some(guid) = lookup(cx, &pool, device, &action)? else { return Ok(1) };
-    finish(cx, name, &action, &VdevDetach { name: name.clone(), guid })
+    let Some(guid) = lookup(cx, &pool, device, &action)? else { return Ok(NOT_DONE) };
+    finish(cx, name, &action, &VdevDetach { name: name.clone(), guid }, NOT_DONE)
 }
 
 pub fn remove(cx: &mut Cx, args: Vec<String>) -> Run {
@@ -342,7 +358,7 @@ pub fn remove(cx: &mut Cx, args: Vec<String>) -> Run {
             return cx.bad_usage("invalid option combination: -w cannot be used with -s");
         }
         let request = VdevRemove { name: name.clone(), cancel, ..VdevRemove::default() };
-        return finish(cx, name, "cannot cancel removal", &request);
+        return finish(cx, name, "cannot cancel removal", &request, 1);
     }
     if devices.is_empty() {
         return cx.bad_usage("missing device");

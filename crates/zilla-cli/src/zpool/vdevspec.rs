@@ -6,11 +6,10 @@
 //! or a name to be looked up in `/dev`.
 
 use super::draidspec;
-use crate::fmt::vdev;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use zilla_control::props::naming;
-use zilla_control::types::{AllocClass, LeafSpec, TopKind, TopSpec, VdevKind, VdevNode, VdevSpec};
+use zilla_control::types::{AllocClass, LeafSpec, PoolInfo, TopKind, TopSpec, VdevKind, VdevNode, VdevSpec};
 
 const RAIDZ_MAXPARITY: u8 = 3;
 const RAIDZ_MAXCHILDREN: usize = 255;
@@ -24,11 +23,6 @@ pub enum SpecError {
     Invalid(Vec<String>),
     /// Doubts that `-f` overrides.
     Overridable(Vec<String>),
-}
-
-/// A new pool needs one; what is added may be spares and cache devices alone.
-pub fn no_top() -> SpecError {
-    invalid("at least one toplevel vdev must be specified")
 }
 
 fn invalid(message: impl AsRef<str>) -> SpecError {
@@ -140,7 +134,7 @@ pub fn parse(words: &[String]) -> Result<VdevSpec, SpecError> {
         rest = tail;
     }
     if spec.tops.is_empty() && spec.spares.is_empty() && spec.l2cache.is_empty() {
-        return Err(no_top());
+        return Err(invalid("at least one toplevel vdev must be specified"));
     }
     if seen_logs && logs == 0 {
         return Err(invalid("log requires at least 1 device"));
@@ -212,13 +206,13 @@ pub fn check_replication(spec: &VdevSpec) -> Result<(), SpecError> {
     let mut doubts = Vec::new();
     let mut last: Option<Replication> = None;
     for top in &spec.tops {
-        let this = replication(top);
-        if top.kind != TopKind::Single {
-            leaf_doubts(top, this.name, &mut doubts);
-        }
         // Logs need not be as redundant as the rest.
         if top.class == AllocClass::Log {
             continue;
+        }
+        let this = replication(top);
+        if top.kind != TopKind::Single {
+            leaf_doubts(top, this.name, &mut doubts);
         }
         if let Some(last) = last {
             doubts.extend(mismatch(last, this));
@@ -228,48 +222,80 @@ pub fn check_replication(spec: &VdevSpec) -> Result<(), SpecError> {
     if doubts.is_empty() { Ok(()) } else { Err(SpecError::Overridable(doubts)) }
 }
 
-/// The same where vdevs are added to a pool that has some.
-pub fn check_added(root: &VdevNode, spec: &VdevSpec) -> Result<(), SpecError> {
+/// The same where vdevs are added to a pool that has some. Of a pool that is mixed itself nothing
+/// is asked; of another its last vdev says what the new ones should be.
+pub fn check_added(pool: &PoolInfo, spec: &VdevSpec) -> Result<(), SpecError> {
+    let Some(old) = replication_of(pool) else { return Ok(()) };
     check_replication(spec)?;
-    let old = vdev::normal_children(root).find_map(|top| {
-        let children = top.children.len() as u64;
-        Some(match top.kind {
-            VdevKind::Disk => Replication { name: "disk", parity: 0, children: 1 },
-            VdevKind::File => Replication { name: "file", parity: 0, children: 1 },
-            VdevKind::Mirror => Replication { name: "mirror", parity: 0, children },
-            VdevKind::Raidz => Replication { name: "raidz", parity: top.nparity, children },
-            VdevKind::Draid => Replication { name: "draid", parity: top.nparity, children },
-            _ => return None,
-        })
-    });
-    let new = spec.tops.iter().find(|t| t.class != AllocClass::Log).map(replication);
-    let (Some(old), Some(new)) = (old, new) else { return Ok(()) };
+    let new = spec.tops.iter().rfind(|t| t.class != AllocClass::Log).map(replication);
+    let Some(new) = new else { return Ok(()) };
     // Of disks and files one is as good as the other.
     let single = |r: Replication| matches!(r.name, "disk" | "file");
-    // A mirror beside a raidz is judged as in a new pool; beside others the width counts, too.
-    let alike = match old.name == new.name {
-        true => old.parity == new.parity && old.children == new.children,
-        false => [old.name, new.name].contains(&"mirror") && mismatch(old, new).is_none(),
-    };
-    if single(old) && single(new) || alike {
+    if single(old) && single(new) {
         return Ok(());
     }
-    let parity = |r: Replication| if r.name == "mirror" { r.children.saturating_sub(1) } else { r.parity };
-    let line = if old.name != new.name {
-        format!("mismatched replication level: pool uses {} and new vdev is {}", old.name, new.name)
+    let head = "mismatched replication level:";
+    let line = if let Some((raidz, mirror)) = raidz_and_mirror(old, new) {
+        let spare = mirror.children.saturating_sub(1);
+        (raidz.parity != spare).then(|| {
+            format!(
+                "{head} pool and new vdev with different redundancy, {} and mirror vdevs, {} vs. {spare} \
+                 ({}-way)",
+                raidz.name, raidz.parity, mirror.children
+            )
+        })
+    } else if old.name != new.name {
+        Some(format!("{head} pool uses {} and new vdev is {}", old.name, new.name))
     } else if old.parity != new.parity {
-        format!(
-            "mismatched replication level: pool uses {} device parity and new vdev uses {}",
-            parity(old),
-            parity(new)
-        )
+        Some(format!("{head} pool uses {} device parity and new vdev uses {}", old.parity, new.parity))
     } else {
-        format!(
-            "mismatched replication level: pool uses {}-way {} and new vdev uses {}-way {}",
-            old.children, old.name, new.children, new.name
-        )
+        (old.children != new.children).then(|| {
+            format!(
+                "{head} pool uses {}-way {} and new vdev uses {}-way {}",
+                old.children, old.name, new.children, new.name
+            )
+        })
     };
-    Err(SpecError::Overridable(vec![line]))
+    line.map_or(Ok(()), |line| Err(SpecError::Overridable(vec![line])))
+}
+
+/// What a pool's last vdev can lose; None where its vdevs are not of one kind.
+fn replication_of(pool: &PoolInfo) -> Option<Replication> {
+    let mut last: Option<Replication> = None;
+    for top in &pool.root.children {
+        if top.class == AllocClass::Log || matches!(top.kind, VdevKind::Hole | VdevKind::Indirect) {
+            continue;
+        }
+        let this = Replication {
+            name: top.kind.type_name(),
+            parity: if matches!(top.kind, VdevKind::Raidz | VdevKind::Draid) { top.nparity } else { 0 },
+            children: top.children.len().max(1) as u64,
+        };
+        let mixed = last.is_some_and(|last| mismatch(last, this).is_some());
+        if mixed || differ(&sizes_within(top, &pool.spares)) {
+            return None;
+        }
+        last = Some(this);
+    }
+    last
+}
+
+/// The sizes of a vdev's devices without spares that stand in.
+fn sizes_within(top: &VdevNode, spares: &[VdevNode]) -> Vec<u64> {
+    let first = |mut v: &VdevNode| {
+        while let (VdevKind::Replacing | VdevKind::Spare, Some(child)) = (v.kind, v.children.first()) {
+            v = child;
+        }
+        if spares.iter().any(|s| s.path == v.path) {
+            return None;
+        }
+        v.path.as_deref().and_then(size_of).or(Some(v.stats.pspace)).filter(|&size| size != 0)
+    };
+    top.children.iter().filter_map(first).collect()
+}
+
+fn differ(sizes: &[u64]) -> bool {
+    sizes.windows(2).any(|pair| pair[0].abs_diff(pair[1]) > SIZE_FUZZ)
 }
 
 fn replication(top: &TopSpec) -> Replication {
@@ -292,19 +318,24 @@ fn leaf_doubts(top: &TopSpec, name: &str, doubts: &mut Vec<String>) {
         return;
     }
     let sizes: Vec<u64> = top.leaves.iter().filter_map(|l| size_of(&l.path)).collect();
-    if sizes.windows(2).any(|pair| pair[0].abs_diff(pair[1]) > SIZE_FUZZ) {
+    if differ(&sizes) {
         doubts.push(format!("{name} contains devices of different sizes"));
     }
 }
 
-fn mismatch(last: Replication, this: Replication) -> Option<String> {
-    let pair = match (last.name, this.name) {
-        ("raidz" | "draid", "mirror") => Some((last, this)),
-        ("mirror", "raidz" | "draid") => Some((this, last)),
+/// Of a raidz or draid and a mirror the mirror last: they are alike if they can lose as many
+/// devices.
+fn raidz_and_mirror(a: Replication, b: Replication) -> Option<(Replication, Replication)> {
+    match (a.name, b.name) {
+        ("raidz" | "draid", "mirror") => Some((a, b)),
+        ("mirror", "raidz" | "draid") => Some((b, a)),
         _ => None,
-    };
+    }
+}
+
+fn mismatch(last: Replication, this: Replication) -> Option<String> {
     let head = "mismatched replication level:";
-    if let Some((raidz, mirror)) = pair {
+    if let Some((raidz, mirror)) = raidz_and_mirror(last, this) {
         let spare = mirror.children.saturating_sub(1);
         return (raidz.parity != spare).then(|| {
             format!(
@@ -331,123 +362,4 @@ fn mismatch(last: Replication, this: Replication) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    struct Files(tempfile::TempDir);
-
-    impl Files {
-        fn new() -> Files {
-            let dir = tempfile::tempdir().unwrap();
-            for name in ["a", "b", "c", "d", "e", "f"] {
-                std::fs::File::create(dir.path().join(name)).unwrap().set_len(64 << 20).unwrap();
-            }
-            std::fs::File::create(dir.path().join("big")).unwrap().set_len(128 << 20).unwrap();
-            Files(dir)
-        }
-
-        /// `@a` stands for the file `a`.
-        fn words(&self, text: &str) -> Vec<String> {
-            let path = |w: &str| match w.strip_prefix('@') {
-                Some(name) => self.0.path().join(name).to_str().unwrap().to_owned(),
-                None => w.to_owned(),
-            };
-            text.split_whitespace().map(path).collect()
-        }
-
-        fn shape(&self, text: &str) -> String {
-            match parse(&self.words(text)) {
-                Ok(spec) => {
-                    let tops =
-                        spec.tops.iter().map(|t| format!("{:?}/{:?}*{}", t.kind, t.class, t.leaves.len()));
-                    let tops: Vec<_> = tops.collect();
-                    format!("{} spares {} cache {}", tops.join(" "), spec.spares.len(), spec.l2cache.len())
-                }
-                Err(SpecError::Invalid(lines) | SpecError::Overridable(lines)) => lines.join("|"),
-            }
-        }
-    }
-
-    #[test]
-    fn grammar() {
-        let f = Files::new();
-        for (text, shape) in [
-            ("@a @b", "Single/Normal*1 Single/Normal*1 spares 0 cache 0"),
-            ("mirror @a @b mirror @c @d", "Mirror/Normal*2 Mirror/Normal*2 spares 0 cache 0"),
-            ("raidz2 @a @b @c spare @d", "Raidz { parity: 2 }/Normal*3 spares 1 cache 0"),
-            ("@a log mirror @b @c cache @d @e", "Single/Normal*1 Mirror/Log*2 spares 0 cache 2"),
-            (
-                "@a special mirror @b @c dedup @d",
-                "Single/Normal*1 Mirror/Special*2 Single/Dedup*1 spares 0 cache 0",
-            ),
-            ("log @b mirror @c @d", "Single/Log*1 Mirror/Log*2 spares 0 cache 0"),
-            ("mirror @a", "invalid vdev specification: mirror requires at least 2 devices"),
-            ("raidz3 @a @b @c", "invalid vdev specification: raidz3 requires at least 4 devices"),
-            ("@a log", "invalid vdev specification: log requires at least 1 device"),
-            ("@a log @b log @c", "invalid vdev specification: 'log' can be specified only once"),
-            ("@a spare @b spare @c", "invalid vdev specification: 'spare' can be specified only once"),
-            ("@a log raidz @b @c", "invalid vdev specification: unsupported 'log' device: raidz"),
-            ("spare @a", " spares 1 cache 0"),
-            ("cache @a @b", " spares 0 cache 2"),
-            (
-                "nosuchdevice",
-                "cannot open 'nosuchdevice': no such device in /dev|must be a full path or shorthand device name",
-            ),
-            (
-                "@a spare draid1-0-0",
-                "cannot open 'draid1-0-0': dRAID spares can only be used to replace primary vdevs",
-            ),
-            ("draid:1d:1s @a @b @c", "Draid { parity: 1, data: 1, spares: 1 }/Normal*3 spares 0 cache 0"),
-            ("/no/such", "cannot resolve path '/no/such'"),
-            ("/", "cannot use '/': must be a block device or regular file"),
-            (
-                "raidz4",
-                "cannot open 'raidz4': no such device in /dev|must be a full path or shorthand device name",
-            ),
-        ] {
-            assert_eq!(f.shape(text), shape, "{text}");
-        }
-    }
-
-    #[test]
-    fn replication() {
-        let f = Files::new();
-        for (text, doubt) in [
-            ("mirror @a @b mirror @c @d", ""),
-            ("raidz @a @b @c mirror @d @e", ""),
-            ("@a mirror @b @c", "mismatched replication level: both file and mirror vdevs are present"),
-            (
-                "raidz2 @a @b @c mirror @d @e",
-                "mismatched replication level: raidz and mirror vdevs with different redundancy, 2 vs. 1 (2-way) are present",
-            ),
-            (
-                "mirror @a @b mirror @c @d @e",
-                "mismatched replication level: both 2-way and 3-way mirror vdevs are present",
-            ),
-            (
-                "raidz @a @b @c raidz2 @d @e @f",
-                "mismatched replication level: raidz and raidz vdevs with different redundancy, 1 vs. 2 are present",
-            ),
-            ("draid:1d @a @b draid:1d @c @d @e", ""),
-            ("raidz @a @b @c raidz @d @e", ""),
-            ("mirror @a @big", "mirror contains devices of different sizes"),
-            ("@a log mirror @b @c", ""),
-            ("@a log mirror @b @big", "mirror contains devices of different sizes"),
-        ] {
-            let spec = parse(&f.words(text)).unwrap();
-            let found = match check_replication(&spec) {
-                Ok(()) => String::new(),
-                Err(SpecError::Overridable(lines) | SpecError::Invalid(lines)) => lines.join("|"),
-            };
-            assert_eq!(found, doubt, "{text}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn survives_anything(words in proptest::collection::vec("(mirror|raidz[0-9]{0,2}|log|spare|cache|special|dedup|draid[:0-9]{0,3}|/|/dev/null|[a-z]{1,3})", 0..10)) {
-            let _ = parse(&words);
-        }
-    }
-}
+mod tests;

@@ -158,11 +158,21 @@ impl<'a> RecordWriter<'a> {
 
 /// Why a stream cannot be read on.
 pub fn bad_stream(what: impl Into<String>) -> Error {
-    Error::os(Errno::Cksum, format!("invalid stream ({})", what.into()))
+    Error::inval(format!("invalid stream ({})", what.into()))
 }
 
+/// It ends within the records of a snapshot.
 fn cut() -> Error {
     Error::os(Errno::Canceled, "incomplete stream")
+}
+
+/// It ends where a snapshot's stream or a package begins or ends.
+pub fn unread() -> Error {
+    Error::os(Errno::Canceled, "failed to read from stream")
+}
+
+fn damaged(what: &'static str) -> Error {
+    Error::os(Errno::Cksum, what)
 }
 
 pub struct RecordReader<'a> {
@@ -201,7 +211,7 @@ impl<'a> RecordReader<'a> {
     }
 
     /// A head; None where the stream ends before it.
-    async fn head(&mut self) -> Result<Option<[u8; RECORD_SIZE]>> {
+    async fn head(&mut self, cut: fn() -> Error) -> Result<Option<[u8; RECORD_SIZE]>> {
         let raw = self.source.read(RECORD_SIZE).await?;
         if raw.is_empty() {
             return Ok(None);
@@ -216,7 +226,7 @@ impl<'a> RecordReader<'a> {
     #[crate::boxed]
     pub async fn begin(&mut self) -> Result<Option<(Record, Bytes)>> {
         self.read = 0;
-        let Some(head) = self.head().await? else { return Ok(None) };
+        let Some(head) = self.head(unread).await? else { return Ok(None) };
         // The END of a compound stream has no magic number; all zeros but for its type, it reads in
         // either order.
         if let Ok(order) = stream::order_of(&head) {
@@ -250,7 +260,7 @@ impl<'a> RecordReader<'a> {
         }
         let data = self.source.read(len).await?;
         if data.len() != len {
-            return Err(cut());
+            return Err(if matches!(record, Record::Begin(_)) { unread() } else { cut() });
         }
         self.sum.update(&data);
         self.read += len as u64;
@@ -260,21 +270,21 @@ impl<'a> RecordReader<'a> {
     /// The next record of a snapshot's stream and its payload, both known to be what was sent.
     #[crate::boxed]
     pub async fn next(&mut self) -> Result<(Record, Bytes)> {
-        let head = self.head().await?.ok_or_else(cut)?;
+        let head = self.head(cut).await?.ok_or_else(cut)?;
         let before = self.sum.finish();
         let (front, end) = head.split_at(CHECKSUM_OFFSET);
         self.sum.update(front);
         let found = self.words(end);
         // Very old senders had no checksum here; END's own then is the only one.
         if found != [0; 4] && found != self.sum.finish() {
-            return Err(Error::os(Errno::Cksum, "invalid stream (checksum mismatch)"));
+            return Err(damaged("checksum mismatch"));
         }
         self.sum.update(end);
         let record = Record::decode(&head, self.order).map_err(|e| bad_stream(e.to_string()))?;
         if let Record::End(e) = &record
             && e.checksum != before
         {
-            return Err(Error::os(Errno::Cksum, "invalid stream (checksum mismatch)"));
+            return Err(damaged("checksum mismatch"));
         }
         let payload = self.payload(&record).await?;
         Ok((record, payload))
@@ -283,10 +293,10 @@ impl<'a> RecordReader<'a> {
     /// The END of a package's own part.
     #[crate::boxed]
     pub async fn end_of_package(&mut self) -> Result<()> {
-        let head = self.head().await?.ok_or_else(cut)?;
+        let head = self.head(unread).await?.ok_or_else(unread)?;
         match Record::decode(&head, self.order) {
             Ok(Record::End(e)) if e.checksum == self.sum.finish() => Ok(()),
-            Ok(Record::End(_)) => Err(Error::os(Errno::Cksum, "invalid stream (checksum mismatch)")),
+            Ok(Record::End(_)) => Err(damaged("incorrect header checksum")),
             _ => Err(bad_stream("the package does not end where it should")),
         }
     }

@@ -40,8 +40,8 @@ struct Seen {
 }
 
 /// All pools on the devices of `places`: directories are searched (not their subdirectories),
-/// anything else is looked at itself. Devices that cannot be read, or do not answer, are passed
-/// over; that a named one cannot be is an error.
+/// anything else is looked at itself. Places that are not there and devices that cannot be read, or
+/// do not answer, are passed over; that a place cannot be looked into is an error.
 #[crate::boxed]
 pub async fn discover(env: &Env, places: &[PathBuf]) -> Result<Vec<FoundPool>> {
     let mut seen: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();
@@ -105,6 +105,7 @@ async fn candidates(env: &Env, places: &[PathBuf]) -> Result<Vec<PathBuf>> {
                     .map(|e| e.path),
             ),
             Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => out.push(place.clone()),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => {
                 return Err(Error::os(Error::from(e).errno(), format!("cannot open '{}'", place.display())));
             }

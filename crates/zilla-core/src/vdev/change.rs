@@ -44,7 +44,8 @@ const OF_TOPS: [&str; 12] = [
 ];
 
 /// What OpenZFS says of a device whose sectors are larger than the vdev's.
-pub const OTHER_SECTORS: &str = "new device has a different optimal sector size; use the option '-o ashift=N' to override the optimal size";
+pub const OTHER_SECTORS: &str =
+    "The new device cannot have a higher alignment requirement than the top-level vdev.";
 
 fn no_such(guid: u64) -> Error {
     Error::os(Errno::NoDev, format!("there is no vdev {guid} in the pool"))

@@ -198,8 +198,10 @@ impl Engine {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(e) => return Err(ApiError::with(ErrorCode::BadCache, format!("'{}': {e}", path.display()))),
         };
-        let list = NvList::unpack(&bytes)
-            .map_err(|e| ApiError::with(ErrorCode::BadCache, format!("'{}': {e}", path.display())))?;
+        let list = NvList::unpack(&bytes).map_err(|e| {
+            let what = format!("failed to parse cache file '{}': {e}", path.display());
+            ApiError::with(ErrorCode::BadCache, what)
+        })?;
         let mut all = Vec::new();
         for (name, value) in list.iter() {
             let zilla_ondisk::NvValue::List(config) = value else { continue };

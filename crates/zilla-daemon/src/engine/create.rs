@@ -2,6 +2,7 @@
 
 use super::destroy::TRIES;
 use super::errors::{Answer, of_pool};
+use super::inuse::Purpose;
 use super::keys::Turn;
 use super::pool::Pool;
 use super::poolprops::{fail_mode, heeded, in_store};
@@ -69,7 +70,7 @@ impl Serves<PoolCreate> for Engine {
         if let Some((_, _, value)) = typed.iter().find(|(name, ..)| name == "failmode") {
             fail_mode(value)?;
         }
-        let _held = self.check_devices(&r.vdevs, r.force).await?;
+        let _held = self.check_devices(&r.vdevs, r.force, Purpose::NewPool).await?;
         let special = r.vdevs.tops.iter().any(|t| t.class == AllocClass::Special);
         if !special && r.fs_properties.contains_key("special_small_blocks") {
             let what = "special_small_blocks property requires a special vdev";
@@ -240,7 +241,12 @@ impl Serves<PoolExport> for Engine {
             pool.check_running()?;
         }
         if !force && self.has_active_shared_spare(&pool) {
-            return Err(ErrorCode::ActiveSpare.into());
+            let what = "use '-f' to override the following errors:";
+            let line = format!(
+                "'{0}' has an active shared spare which could be used by other pools once '{0}' is exported.",
+                r.name
+            );
+            return Err(ApiError::with(ErrorCode::ActiveSpare, what).details(vec![line]));
         }
         if let Some(line) = caller.command.clone().filter(|_| !pool.readonly()) {
             self.log(&pool, caller, &line).await;

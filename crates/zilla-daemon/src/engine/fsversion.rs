@@ -21,11 +21,11 @@ impl Engine {
     ) -> Answer<Option<ApiError>> {
         let name = ds.name();
         if version < now {
-            let what = format!("can not be downgraded; it is already at version {now}");
+            let what = format!("Can not downgrade; already at version {now}");
             return Err(ApiError::with(ErrorCode::BadProp, what));
         }
         if version > version_for(pool.zilla.version()) {
-            let what = "pool must be upgraded to set this property or value";
+            let what = "pool and or dataset must be upgraded to set this property or value";
             return Err(ApiError::with(ErrorCode::BadVersion, what));
         }
         if pool.readonly() {

@@ -65,6 +65,12 @@ impl Engine {
 
     /// Pools on devices, without those that are open here.
     async fn find(&self, source: &ImportSource) -> Answer<Vec<FoundPool>> {
+        if let Some(file) = &source.cachefile
+            && let Err(e) = self.env.opener.read_file(Path::new(file)).await
+        {
+            let what = format!("failed to open cache file: {}", zilla_env::strerror(&e));
+            return Err(ApiError::with(ErrorCode::BadCache, what));
+        }
         let mut found = match &source.cachefile {
             Some(file) if !source.scan => self.cached(Path::new(file)).await?,
             Some(file) if source.dirs.is_empty() => self.near_cached(Path::new(file)).await?,

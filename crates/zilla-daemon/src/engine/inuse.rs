@@ -2,9 +2,9 @@
 //!
 //! Each is opened as the pool will open it, for writing and for itself alone; then the ZFS labels
 //! and the marks of others are looked for on what was opened, and just that is handed to the engine
-//! (`handed.rs`). What is in use (mounted, in a pool that is open, locked by a process) is refused
-//! whatever is asked for; what only may be of use to somebody is refused unless `-f` says
-//! otherwise. Every device is named, not only the first.
+//! (`handed.rs`). What is in use (mounted, in a pool that is open or its hot spare, locked by a
+//! process) is refused whatever is asked for; what only may be of use to somebody is refused unless
+//! `-f` says otherwise. Every device is named, not only the first.
 
 use super::Engine;
 use super::errors::Answer;
@@ -25,6 +25,26 @@ use zilla_ondisk::enums::PoolState;
 /// No pool fits into less.
 const MIN_DEVICE: u64 = 64 << 20;
 
+/// What devices are to become part of.
+#[derive(Clone, Copy)]
+pub(super) enum Purpose {
+    NewPool,
+    NewVdev,
+    /// Of a vdev that is there.
+    Side,
+}
+
+impl Purpose {
+    fn too_small(self) -> String {
+        let minimum = props::nicenum::nicebytes(MIN_DEVICE);
+        match self {
+            Purpose::NewPool => format!("one or more devices is less than the minimum size ({minimum})"),
+            Purpose::NewVdev => format!("device is less than the minimum size ({minimum})"),
+            Purpose::Side => "device is too small".to_owned(),
+        }
+    }
+}
+
 /// What speaks against devices.
 #[derive(Default)]
 struct Objections {
@@ -34,6 +54,19 @@ struct Objections {
     too_small: bool,
 }
 
+impl Objections {
+    /// Without `-f` all are told as if `-f` helped against each, as OpenZFS tells them; with it
+    /// those that are left.
+    fn judge(&mut self, force: bool) -> Answer<()> {
+        let mut lines = std::mem::take(&mut self.fatal);
+        let code = if force { ErrorCode::VdevInvalid } else { ErrorCode::VdevOverridable };
+        if !force {
+            lines.append(&mut self.doubtful);
+        }
+        if lines.is_empty() { Ok(()) } else { Err(ApiError::new(code).details(lines)) }
+    }
+}
+
 fn not_opened(path: &str, e: &io::Error) -> ApiError {
     ApiError::with(ErrorCode::OpenFailed, format!("cannot open '{path}': {}", zilla_env::strerror(e)))
 }
@@ -41,7 +74,12 @@ fn not_opened(path: &str, e: &io::Error) -> ApiError {
 impl Engine {
     /// Refuses devices that are somebody's, or named twice. The others stay open until the result
     /// is dropped.
-    pub(super) async fn check_devices(&self, spec: &VdevSpec, force: bool) -> Answer<Checked> {
+    pub(super) async fn check_devices(
+        &self,
+        spec: &VdevSpec,
+        force: bool,
+        purpose: Purpose,
+    ) -> Answer<Checked> {
         let mut seen: BTreeMap<PathBuf, String> = BTreeMap::new();
         let mut found = Objections::default();
         let mut checked = self.desk.none();
@@ -66,18 +104,9 @@ impl Engine {
                 Err(e) => return Err(not_opened(&leaf.path, &e)),
             }
         }
-        if !found.fatal.is_empty() {
-            return Err(ApiError::new(ErrorCode::VdevInvalid).details(found.fatal));
-        }
-        if !found.doubtful.is_empty() && !force {
-            return Err(ApiError::new(ErrorCode::VdevOverridable).details(found.doubtful));
-        }
+        found.judge(force)?;
         if found.too_small {
-            let minimum = props::nicenum::nicebytes(MIN_DEVICE);
-            return Err(ApiError::with(
-                ErrorCode::BadDev,
-                format!("one or more devices is less than the minimum size ({minimum})"),
-            ));
+            return Err(ApiError::with(ErrorCode::BadDev, purpose.too_small()));
         }
         Ok(checked)
     }
@@ -149,7 +178,7 @@ impl Engine {
             // Its label names no pool: it is reserved as long as an open pool says so.
             Some(PoolState::Spare) => {
                 if let Some(owner) = self.spare_of(label.guid()) {
-                    found.doubtful.push(format!("{path} is reserved as a hot spare for pool {owner}"));
+                    found.fatal.push(format!("{path} is reserved as a hot spare for pool {owner}"));
                 }
             }
             Some(PoolState::L2cache) => {

@@ -22,7 +22,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use zilla::error::{Errno, Error};
 use zilla::stored::Setting;
-use zilla::streams::{ReceiveOpts, Receiving, RecordReader, check_features, raw_key};
+use zilla::streams::{ReceiveOpts, Receiving, RecordReader, check_features, raw_key, unread};
 use zilla::tree::DatasetRef;
 use zilla_control::props::{self, naming};
 use zilla_control::types::{ReceiveAbort, StreamReceive};
@@ -74,6 +74,11 @@ pub(super) fn refuse(part: &Part<'_>, why: &str) -> ApiError {
 /// OpenZFS does.
 pub(super) fn why(e: &Error) -> String {
     if e.is(Errno::NoSpc) { "out of space".to_owned() } else { e.to_string() }
+}
+
+/// Of what is no stream's own, or of one that is only read.
+fn plain(e: Error) -> ApiError {
+    ApiError::with(ErrorCode::Stream, format!("cannot receive: {}", why(&e)))
 }
 
 /// The datasets of a package, by the guid in their name.
@@ -173,7 +178,6 @@ impl Engine {
         source: &mut Reader,
         told: &Told,
     ) -> Answer<()> {
-        let plain = |e: Error| ApiError::with(ErrorCode::Stream, format!("cannot receive: {}", why(&e)));
         let mut reader = match caller.owner {
             true => RecordReader::new(source),
             false => RecordReader::bounded(source, GUEST_BEGIN),
@@ -181,7 +185,7 @@ impl Engine {
         let (first, payload) = match reader.begin().await.map_err(plain)? {
             Some((Record::Begin(b), payload)) => (b, payload),
             Some(_) => return Err(plain(Error::inval("invalid stream (bad magic number)"))),
-            None => return Err(plain(Error::inval("failed to read from stream"))),
+            None => return Err(plain(unread())),
         };
         check_features(&first).map_err(plain)?;
         if first.header_type() != DMU_COMPOUNDSTREAM {
@@ -230,7 +234,7 @@ impl Engine {
                     return Ok(());
                 }
                 Some((Record::End(_), _)) => return Ok(()),
-                _ => return Err(plain(Error::os(Errno::Canceled, "incomplete stream"))),
+                _ => return Err(plain(unread())),
             }
         }
     }
@@ -429,7 +433,11 @@ impl Engine {
 
     pub(super) async fn pass_over(&self, part: &Part<'_>, reader: &mut RecordReader<'_>) -> Answer<()> {
         loop {
-            if let (Record::End(_), _) = reader.next().await.map_err(|e| refuse(part, &why(&e)))? {
+            let read = reader.next().await.map_err(|e| match e.is(Errno::Canceled) {
+                true => plain(unread()),
+                false => refuse(part, &why(&e)),
+            });
+            if let (Record::End(_), _) = read? {
                 return Ok(());
             }
         }
@@ -450,6 +458,7 @@ impl Engine {
         let mut receive = began.map_err(|e| refuse(part, &why(&e)))?;
         let new = receive.is_new();
         let into = if new { None } else { pool.zilla.by_name(&fs).await.ok().map(|head| head.id()) };
+        let mut cut = false;
         let done = match receive.records(reader).await {
             Ok(()) if new => receive.end().await.map(drop).map_err(|e| refuse(part, &why(&e))),
             // It may have been mounted since it was judged.
@@ -460,12 +469,19 @@ impl Engine {
                 Err(refuse(part, &what))
             }
             Ok(()) => self.put_in_place(pool, part, &fs, &mut receive).await,
-            Err(e) => Err(refuse(part, &why(&e))),
+            Err(e) => {
+                cut = e.is(Errno::Canceled) || e.is(Errno::Cksum);
+                Err(refuse(part, &why(&e)))
+            }
         };
         let Err(e) = done else { return Ok(new) };
         match receive.abort().await {
             Ok(false) => Err(e),
-            Ok(true) => Err(self.saved(pool, &fs, e).await),
+            Ok(true) => {
+                let of_kept =
+                    |e| if cut { refuse(part, "checksum mismatch or incomplete stream.") } else { e };
+                Err(self.saved(pool, &fs, e, of_kept).await)
+            }
             Err(other) => {
                 tracing::error!("'{fs}': what was received cannot be taken away: {other}");
                 Err(e)
@@ -505,7 +521,13 @@ impl Engine {
     }
 
     /// An error, and how to go on from what was saved.
-    async fn saved(&self, pool: &Pool, fs: &str, e: ApiError) -> ApiError {
+    async fn saved(
+        &self,
+        pool: &Pool,
+        fs: &str,
+        e: ApiError,
+        of_kept: impl FnOnce(ApiError) -> ApiError,
+    ) -> ApiError {
         // What is noted is on disk with the txg of the last record.
         let synced = pool.zilla.sync().await;
         let found = match synced {
@@ -513,7 +535,7 @@ impl Engine {
             Err(_) => None,
         };
         let Some(text) = found else { return e };
-        e.details(vec![
+        of_kept(e).details(vec![
             "Partially received snapshot is saved.".to_owned(),
             "A resuming stream can be generated on the sending system by running:".to_owned(),
             format!("    zfs send -t {text}"),

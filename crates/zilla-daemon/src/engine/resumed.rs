@@ -15,11 +15,11 @@ impl Engine {
     /// The rest of a stream that a receiver asks for.
     pub(super) async fn resumed(&self, text: &str) -> Answer<(Arc<Pool>, Step)> {
         let t = parse_token(text).map_err(|e| failed(e.to_string()))?;
-        let pool = self.pool_of(&t.toname)?;
-        let gone = || {
-            let what = format!("'{}' is no longer the same snapshot used in the initial send", t.toname);
-            ApiError::with(ErrorCode::Stream, what)
-        };
+        let gone = || failed(format!("'{}' used in the initial send no longer exists", t.toname));
+        let other =
+            || failed(format!("'{}' is no longer the same snapshot used in the initial send", t.toname));
+        let pool =
+            self.pool_of(&t.toname).map_err(|e| if e.code == ErrorCode::NoEnt { gone() } else { e })?;
         let snap = match (pool.zilla.by_name(&t.toname).await, t.toname.strip_suffix(HEAD_NAME)) {
             (Ok(snap), None) => snap,
             (Ok(snap), Some(_)) if snap.guid() == t.toguid => snap,
@@ -27,7 +27,7 @@ impl Engine {
             (Err(_), None) => return Err(gone()),
         };
         if snap.guid() != t.toguid {
-            return Err(gone());
+            return Err(other());
         }
         let head = snap.dir().head().await.map_err(of_dataset)?;
         let (mut from, mut redaction) = (None, Redaction::default());

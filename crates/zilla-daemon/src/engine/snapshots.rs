@@ -16,6 +16,8 @@ use zilla_control::{ApiError, Caller, ErrorCode};
 const TRIES: usize = 8;
 /// Between two tries, where it is not a txg that is waited for.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Snapshots and bookmarks in the way of a rollback that are named, at most.
+const MOST_NAMED: usize = 32;
 /// Of one file system twice, or of several pools at once.
 const NOT_ALL: &str = "multiple snapshots of same fs not allowed";
 
@@ -107,8 +109,10 @@ impl Engine {
         if newer && !r.destroy_later {
             let mut details =
                 vec!["use '-r' to force deletion of the following snapshots and bookmarks:".to_owned()];
-            details.extend(names);
-            details.extend(marks);
+            details.extend(names.into_iter().chain(marks).take(MOST_NAMED));
+            if details.len() > MOST_NAMED {
+                details.push(format!("Output limited to {MOST_NAMED} snapshots/bookmarks"));
+            }
             return Err(ApiError::with(ErrorCode::HasDependents, "more recent snapshots or bookmarks exist")
                 .details(details));
         }

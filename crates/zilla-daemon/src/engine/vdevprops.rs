@@ -167,10 +167,10 @@ fn typed(name: &str, text: &str) -> Answer<TypedValue> {
     }
     let Some(desc) = props::vdev_prop(name) else {
         if !props::is_user_prop(name) {
-            return bad(format!("invalid property '{name}'"));
+            return bad(format!("invalid property: '{name}'"));
         }
         if is_pools_own(name) {
-            return bad(format!("invalid property '{name}': such names are the pool's own"));
+            return bad(format!("invalid property: '{name}': such names are the pool's own"));
         }
         if name.len() >= LONGEST_NAME {
             return bad(format!("property name '{name}' is too long"));

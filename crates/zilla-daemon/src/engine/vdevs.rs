@@ -3,6 +3,7 @@
 use super::create::pool_spec;
 use super::errors::{Answer, of_pool, of_vdev};
 use super::events::notify;
+use super::inuse::Purpose;
 use super::pool::Pool;
 use super::{Engine, Serves};
 use std::path::{Path, PathBuf};
@@ -33,7 +34,7 @@ impl Serves<PoolAdd> for Engine {
     async fn serve(&self, _: &Caller, r: PoolAdd) -> Answer<()> {
         let _changes = self.changes.lock().await;
         let pool = self.changeable(&r.name)?;
-        let _held = self.check_devices(&r.vdevs, r.force).await?;
+        let _held = self.check_devices(&r.vdevs, r.force, Purpose::NewVdev).await?;
         let (spec, spares) = self.added(&pool, &r.vdevs, r.ashift).await?;
         pool.zilla.add_vdevs(&spec, r.any_ashift).await.map_err(of_vdev)?;
         if !spares.is_empty() {
@@ -54,10 +55,10 @@ impl Serves<VdevsCheck> for Engine {
             if self.is_name_taken(&r.name) {
                 return Err(ApiError::with(ErrorCode::Exists, "pool already exists"));
             }
-            return self.check_devices(&r.vdevs, r.force).await.map(drop);
+            return self.check_devices(&r.vdevs, r.force, Purpose::NewPool).await.map(drop);
         }
         let pool = self.changeable(&r.name)?;
-        let _held = self.check_devices(&r.vdevs, r.force).await?;
+        let _held = self.check_devices(&r.vdevs, r.force, Purpose::NewVdev).await?;
         let (spec, spares) = self.added(&pool, &r.vdevs, r.ashift).await?;
         pool.zilla.check_added(&spec, r.any_ashift, &spares).await.map_err(of_vdev)
     }
@@ -83,14 +84,10 @@ impl Engine {
         let spares = self.spare_specs(vdevs).await;
         let has = pool.zilla.vdevs().spares();
         let own = |s: &&SpareSpec| has.iter().any(|v| Some(v.guid) == s.shared);
-        match spares.iter().find(own) {
-            Some(again) => {
-                let path = again.leaf.path.display();
-                let line = format!("{path} is reserved as a hot spare for pool {}", pool.name());
-                Err(ApiError::new(ErrorCode::VdevInvalid).details(vec![line]))
-            }
-            None => Ok(spares),
+        if spares.iter().any(|s| own(&s)) {
+            return Err(ApiError::with(ErrorCode::BadDev, "one or more vdevs refer to the same device"));
         }
+        Ok(spares)
     }
 
     /// Devices that are to become hot spares; those that are other pools' already are shared.
@@ -115,7 +112,8 @@ impl Engine {
         let tops = if spare.is_some() { Vec::new() } else { vec![top] };
         let let_go = self.let_go_of_changed(&pool, &r).await;
         let attached = async {
-            let _held = self.check_devices(&VdevSpec { tops, ..VdevSpec::default() }, r.force).await?;
+            let spec = VdevSpec { tops, ..VdevSpec::default() };
+            let _held = self.check_devices(&spec, r.force, Purpose::Side).await?;
             let path = PathBuf::from(&r.path);
             let disk = super::create::is_disk(&path);
             let ashift = r.ashift.and_then(|a| u32::try_from(a).ok());
