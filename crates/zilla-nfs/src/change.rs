@@ -313,6 +313,7 @@ async fn resize(dir: &At, found: &Entry, size: u64) -> Done {
     fs.kill_capabilities(found.node).await?;
     let kill_suidgid = !dir.who.is_root();
     let set = SetAttr { size: Some(size), kill_suidgid, ..SetAttr::default() };
+    // As before a write.
     dir.tell(vec![Changed::File(found.node)]).await;
     let resized = fs.setattr(found.node, set).await;
     dir.tell(vec![Changed::File(found.node)]).await;

@@ -5,7 +5,7 @@
 //! symbolic links are not followed there, whenever they come to be.
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{Dir, FileType, Mode, OFlags};
 use rustix::io::{self, Errno};
 use std::ffi::OsStr;
 use std::path::Path;
@@ -24,8 +24,16 @@ pub(super) fn found_in(dir: &OwnedFd, name: &OsStr, kind: OFlags) -> io::Result<
     }
 }
 
-/// A directory below the one that was named: each step of the way is a directory itself.
-pub(super) fn walk(top: &OwnedFd, way: &Path) -> io::Result<Option<OwnedFd>> {
+/// A directory below the one that was named, and what is in it. None: it is gone.
+pub(super) fn entries(top: &OwnedFd, way: &Path) -> io::Result<Option<(OwnedFd, Dir)>> {
+    match walk(top, way)? {
+        Some(dir) => Dir::read_from(&dir).map(|entries| Some((dir, entries))),
+        None => Ok(None),
+    }
+}
+
+/// Each step of the way is a directory itself.
+fn walk(top: &OwnedFd, way: &Path) -> io::Result<Option<OwnedFd>> {
     let mut at = rustix::fs::openat(top, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     for name in way {
         match found_in(&at, name, OFlags::DIRECTORY)? {
@@ -39,7 +47,6 @@ pub(super) fn walk(top: &OwnedFd, way: &Path) -> io::Result<Option<OwnedFd>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::Dir;
     use std::os::unix::fs::symlink;
 
     #[test]

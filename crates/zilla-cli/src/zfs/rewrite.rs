@@ -5,11 +5,11 @@
 //! cut off anywhere and given again. Symbolic links are not followed below what is named
 //! ([`super::below`]), and one that fails is named while the others go on.
 
-use super::below::{found_in, walk};
+use super::below::{entries, found_in};
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Setter, ioctl, opcode};
 use std::ffi::OsStr;
@@ -93,10 +93,14 @@ fn tree(cx: &mut Cx, top: &Path, task: Task) -> bool {
         Ok(opened) => opened,
         Err(e) => return complain(cx, "opendir", top, e),
     };
+    let device = match rustix::fs::fstat(&opened) {
+        Ok(stat) => stat.st_dev,
+        Err(e) => return complain(cx, "stat", top, e),
+    };
     let mut well = true;
     let mut todo = vec![PathBuf::new()];
     while let Some(way) = todo.pop() {
-        well &= directory(cx, (top, &opened), &way, task, &mut todo);
+        well &= directory(cx, (top, &opened, device), &way, task, &mut todo);
     }
     well
 }
@@ -105,26 +109,18 @@ fn tree(cx: &mut Cx, top: &Path, task: Task) -> bool {
 /// added to those that are to be gone into.
 fn directory(
     cx: &mut Cx,
-    (named, top): (&Path, &OwnedFd),
+    (named, top, device): (&Path, &OwnedFd, u64),
     way: &Path,
     task: Task,
     todo: &mut Vec<PathBuf>,
 ) -> bool {
     // (What is joined to an empty way has a slash at its end.)
     let shown = if way.as_os_str().is_empty() { named.to_owned() } else { named.join(way) };
-    let opened = walk(top, way).and_then(|dir| match dir {
-        Some(dir) => Dir::read_from(&dir).map(|entries| Some((dir, entries))),
-        None => Ok(None),
-    });
-    let (dir, entries) = match opened {
+    let (dir, entries) = match entries(top, way) {
         Ok(Some(opened)) => opened,
         // Whoever removes files meanwhile is no error.
         Ok(None) => return true,
         Err(e) => return complain(cx, "opendir", &shown, e),
-    };
-    let device = match rustix::fs::fstat(top) {
-        Ok(stat) => stat.st_dev,
-        Err(e) => return complain(cx, "stat", named, e),
     };
     let mut well = true;
     for entry in entries {

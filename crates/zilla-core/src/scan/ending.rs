@@ -77,7 +77,7 @@ impl Scan {
             self.take_note(trouble);
             return self.step(|| Step::WalkAgain(first.clone())).await;
         };
-        let wanted = blocks.into_values().filter(|bp| !resilver || self.pool.lacks(bp));
+        let wanted = blocks.into_iter().filter(|bp| !resilver || self.pool.lacks(bp));
         let entries = wanted.map(|bp| Entry { bp, at: Bookmark::NOWHERE, counted: false }).collect();
         if self.read_round(entries).await.0 {
             self.step(|| Step::End).await?;

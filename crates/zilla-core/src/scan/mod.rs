@@ -322,8 +322,8 @@ impl Scan {
         self.shared.lock().stable.is_scanning()
     }
 
-    /// The object of the datasets that a scan under way still has to walk, or 0: with each snapshot
-    /// and destroy it changes.
+    /// The object that lists the datasets which a scan under way still has to walk, or 0. Each
+    /// snapshot and each destroy may change it.
     pub fn queue_object(&self) -> u64 {
         self.shared.lock().stable.phys.queue_obj
     }

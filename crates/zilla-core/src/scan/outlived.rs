@@ -30,7 +30,7 @@ use crate::txg::Tx;
 use std::collections::HashMap;
 use zilla_ondisk::blkptr::BlkPtr;
 
-/// Blocks that are kept: 20 MB of them.
+/// Blocks that are kept: 20 MB of them, and while they are read as much again.
 const MOST: usize = if cfg!(test) { 1 << 10 } else { 1 << 17 };
 
 #[derive(Default)]
@@ -55,8 +55,8 @@ impl Outlived {
 
     /// All of them, unless some are not known. They stay here until the scan has ended: who
     /// leaves it while they are read must not say that there are none.
-    pub(super) fn all(&self) -> Option<HashMap<Key, BlkPtr>> {
-        (!self.lost).then(|| self.blocks.clone())
+    pub(super) fn all(&self) -> Option<Vec<BlkPtr>> {
+        (!self.lost).then(|| self.blocks.values().copied().collect())
     }
 
     #[cfg(test)]

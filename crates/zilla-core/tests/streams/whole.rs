@@ -30,6 +30,17 @@ impl Pool {
         h.id()
     }
 
+    /// `tank/a@one`; and `tank/o@base` with many more files, in blocks of dnodes that a stream of the
+    /// first says nothing of.
+    async fn unlike(&self) {
+        self.create_fs("tank/a").await;
+        self.create_fs("tank/o").await;
+        self.fill("tank/a", 0, 6, 1).await;
+        self.fill("tank/o", 0, 90, 2).await;
+        self.snapshot("tank/a@one").await;
+        self.snapshot("tank/o@base").await;
+    }
+
     /// The pointers that an object's dnode has on disk.
     async fn roots(&self, snap: &str, object: u64) -> Vec<BlkPtr> {
         let ds = self.dsl().by_name(snap).await.unwrap();
@@ -121,13 +132,7 @@ fn a_whole_stream_that_is_received_as_a_clone_ends_with_its_last_object() {
     let env = zilla_env::real_env(2);
     env.block_on(async {
         let p = Pool::create(&env, dir.path()).await;
-        p.create_fs("tank/a").await;
-        p.create_fs("tank/o").await;
-        p.fill("tank/a", 0, 6, 1).await;
-        // Many more, in blocks of dnodes that the stream says nothing of.
-        p.fill("tank/o", 0, 90, 2).await;
-        p.snapshot("tank/a@one").await;
-        p.snapshot("tank/o@base").await;
+        p.unlike().await;
         let full = p.send("tank/a@one", &SendOpts::default()).await;
         let base = || RecvOpts { origin: Some("tank/o@base".into()), ..to("tank/c", "x") };
         p.receive(&full, base()).await.unwrap();
@@ -272,12 +277,7 @@ fn what_is_received_on_an_origin_is_not_promoted_before_its_end() {
     let env = zilla_env::real_env(2);
     env.block_on(async {
         let p = Pool::create(&env, dir.path()).await;
-        p.create_fs("tank/a").await;
-        p.create_fs("tank/o").await;
-        p.fill("tank/a", 0, 6, 1).await;
-        p.fill("tank/o", 0, 90, 2).await;
-        p.snapshot("tank/a@one").await;
-        p.snapshot("tank/o@base").await;
+        p.unlike().await;
         let full = p.send("tank/a@one", &SendOpts::default()).await;
         let mut source = Bytes::from(full.clone());
         let mut reader = RecordReader::new(&mut source);

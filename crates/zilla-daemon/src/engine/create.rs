@@ -170,7 +170,10 @@ impl Engine {
         };
         if let Err(e) = unused.await {
             // What is refused is refused whole.
-            pool.mount_back(self, &unmounted).await;
+            if let Some(e) = pool.mount_back(self, &unmounted).await {
+                let name = e.subject.clone().unwrap_or_default();
+                tracing::error!("'{name}' cannot be mounted again: {}", e.description());
+            }
             if !shown.is_empty() {
                 self.show_devices(&pool.name()).await;
             }

@@ -197,12 +197,8 @@ impl Engine {
         let _one = pool.showing.lock().await;
         let (wanted, mut state) = loop {
             let moved = devices.state.lock().await.moved;
-            let wanted = tokio::select! {
-                biased;
-                // They are shown when it is cleared.
-                _ = pool.zilla.until_suspended() => return,
-                wanted = pool.devices_below(top) => wanted,
-            };
+            // Of a pool that is suspended they are shown when it is cleared.
+            let Ok(wanted) = pool.unless_suspended(pool.devices_below(top)).await else { return };
             let state = devices.state.lock().await;
             if state.moved == moved {
                 break (wanted, state);

@@ -313,12 +313,9 @@ impl Engine {
                 Err(e) => tracing::error!("pool '{}': looking for interrupted receives: {e}", pool.name()),
             }
         };
-        // A pool that is suspended is not waited for: it can be cleared when it is in the table.
-        tokio::select! {
-            () = settled => {}
-            why = pool.zilla.until_suspended() => {
-                tracing::error!("pool '{}' is suspended: {why}", pool.name());
-            }
+        // One that is suspended can be cleared when it is in the table.
+        if let Err(why) = pool.unless_suspended(settled).await {
+            tracing::error!("pool '{}' is suspended: {why}", pool.name());
         }
         Ok(pool)
     }

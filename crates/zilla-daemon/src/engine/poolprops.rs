@@ -211,8 +211,7 @@ fn suspended() -> ApiError {
 }
 
 impl Pool {
-    /// Gives it what it was to come with. What says how it is opened counts already. A pool that is
-    /// suspended meanwhile is not waited for: nobody could clear it yet.
+    /// Gives it what it was to come with. What says how it is opened counts already.
     pub(super) async fn take_given(&self, all: &[Given]) -> Answer<()> {
         let taken = async {
             for given in all.iter().filter(|given| given.is_stored()) {
@@ -220,10 +219,17 @@ impl Pool {
             }
             Ok(())
         };
+        self.unless_suspended(taken).await.unwrap_or_else(|_| Err(suspended()))
+    }
+
+    /// Does something with a pool that may be suspended meanwhile, and is not waited for then: where
+    /// it is not in the table yet, or nobody is served, nobody could clear it. The error says why it
+    /// is suspended.
+    pub(super) async fn unless_suspended<T>(&self, work: impl Future<Output = T>) -> zilla::error::Result<T> {
         tokio::select! {
             biased;
-            taken = taken => taken,
-            _ = self.zilla.until_suspended() => Err(suspended()),
+            done = work => Ok(done),
+            why = self.zilla.until_suspended() => Err(why),
         }
     }
 

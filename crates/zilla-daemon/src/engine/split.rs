@@ -33,12 +33,9 @@ impl Serves<PoolSplit> for Engine {
         let cachefile = r.properties.get("cachefile").filter(|c| !c.is_empty()).cloned();
         let pool = Pool::new(zilla, r.altroot.clone(), cachefile, self.env.rng.u64());
         let stored = pool.take_given(&given).await;
-        // A pool that is suspended is not waited for: nobody could clear it yet.
+        // (One that is suspended can be cleared when it is in the table.)
         if let Some(line) = caller.command.clone() {
-            tokio::select! {
-                () = self.log(&pool, caller, &line) => {}
-                _ = pool.zilla.until_suspended() => {}
-            }
+            let _ = pool.unless_suspended(self.log(&pool, caller, &line)).await;
         }
         if !r.import {
             let closed = pool.zilla.close(Some(PoolState::Exported)).await;
@@ -47,11 +44,8 @@ impl Serves<PoolSplit> for Engine {
             closed.map_err(of_pool)?;
             return stored.map(|()| SplitReply::default());
         }
-        tokio::select! {
-            replayed = pool.replay_volumes() => if let Err(e) = replayed {
-                tracing::error!("pool '{}': looking for volumes: {e}", pool.name());
-            },
-            _ = pool.zilla.until_suspended() => {}
+        if let Err(e) = pool.unless_suspended(pool.replay_volumes()).await.flatten() {
+            tracing::error!("pool '{}': looking for volumes: {e}", pool.name());
         }
         self.pools.write().insert(pool.name(), pool.clone());
         self.show_devices(&pool.name()).await;

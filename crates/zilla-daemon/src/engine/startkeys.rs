@@ -41,7 +41,7 @@ const SERVER_PATIENCE: Duration = Duration::from_secs(30);
 /// So long are passphrases of a pool hashed to no avail: two hundred times as long as a usual one
 /// takes.
 const HASH_PATIENCE: Duration = Duration::from_secs(60);
-/// How long a mount may still take when the daemon is told to end.
+/// How long a mount may still take when the daemon is told to end, or its pool is suspended.
 const A_MOUNT: Duration = Duration::from_secs(5);
 /// How long servers are tried before they are given up, and how long after a failure again.
 const NETWORK_PATIENCE: Duration = Duration::from_secs(120);
@@ -238,23 +238,17 @@ impl Pool {
     /// Mounts what wants to be; what cannot be is told in the log.
     pub(super) async fn mount_by_itself(&self, engine: &Engine) {
         let mut mounting = std::pin::pin!(self.mount_all(engine, &[]));
-        // Nor is a pool waited for that is suspended: a daemon that starts serves nobody yet, so
-        // that nobody could clear it.
-        let mounted = async {
-            tokio::select! {
-                failed = mounting.as_mut() => failed,
-                why = self.zilla.until_suspended() => {
+        let failed = match engine.unless_stopped(self.unless_suspended(mounting.as_mut())).await {
+            Some(Ok(failed)) => failed,
+            stopped => {
+                if let Some(Err(why)) = stopped {
                     let name = self.name();
                     tracing::error!("pool '{name}' is suspended ({why}): clear it, then 'zfs mount -a'");
-                    Vec::new()
                 }
+                // One that is being mounted is not left half done, unless its mountpoint or its
+                // pool does not answer.
+                tokio::time::timeout(A_MOUNT, mounting).await.unwrap_or_default()
             }
-        };
-        let failed = match engine.unless_stopped(mounted).await {
-            Some(failed) => failed,
-            // One that is being mounted is not left half done, unless its mountpoint does not
-            // answer.
-            None => tokio::time::timeout(A_MOUNT, mounting).await.unwrap_or_default(),
         };
         for e in failed {
             let name = e.subject.clone().unwrap_or_default();

@@ -14,12 +14,12 @@
 
 mod fsx;
 
-use super::below::{found_in, walk};
+use super::below::{entries, found_in};
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
 use fsx::{Fsx, XFLAG_PROJINHERIT};
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -189,11 +189,7 @@ fn directory(
 ) -> Result<Vec<PathBuf>, Failed> {
     // (What is joined to an empty way has a slash at its end.)
     let shown = if way.as_os_str().is_empty() { named.to_owned() } else { named.join(way) };
-    let opened = walk(top, way).and_then(|dir| match dir {
-        Some(dir) => Dir::read_from(&dir).map(|entries| Some((dir, entries))),
-        None => Ok(None),
-    });
-    let (dir, entries) = match opened {
+    let (dir, entries) = match entries(top, way) {
         Ok(Some(opened)) => opened,
         // Whoever removes files meanwhile is no error.
         Ok(None) => return Ok(Vec::new()),
