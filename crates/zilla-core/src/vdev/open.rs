@@ -342,9 +342,9 @@ impl VdevTree {
         }
     }
 
-    /// The same, and waits for those who look already: then it is known which devices are away. That
-    /// too in a task of its own: the lock wakes one of those who wait for it, and if nobody polled
-    /// that one the others would wait for ever.
+    /// The same, and waits for those who look already: then it is known which devices are away.
+    /// That too in a task of its own: the lock wakes one of those who wait for it, and if nobody
+    /// polled that one the others would wait for ever.
     pub async fn settle_suspects(self: &Arc<Self>) {
         let tree = self.clone();
         let settled = async move {

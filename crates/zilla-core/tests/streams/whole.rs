@@ -30,8 +30,8 @@ impl Pool {
         h.id()
     }
 
-    /// `tank/a@one`; and `tank/o@base` with many more files, in blocks of dnodes that a stream of the
-    /// first says nothing of.
+    /// `tank/a@one`; and `tank/o@base` with many more files, in blocks of dnodes that a stream of
+    /// the first says nothing of.
     async fn unlike(&self) {
         self.create_fs("tank/a").await;
         self.create_fs("tank/o").await;

@@ -222,9 +222,9 @@ impl Pool {
         self.unless_suspended(taken).await.unwrap_or_else(|_| Err(suspended()))
     }
 
-    /// Does something with a pool that may be suspended meanwhile, and is not waited for then: where
-    /// it is not in the table yet, or nobody is served, nobody could clear it. The error says why it
-    /// is suspended.
+    /// Does something with a pool that may be suspended meanwhile, and is not waited for then:
+    /// where it is not in the table yet, or nobody is served, nobody could clear it. The error
+    /// says why it is suspended.
     pub(super) async fn unless_suspended<T>(&self, work: impl Future<Output = T>) -> zilla::error::Result<T> {
         tokio::select! {
             biased;
