@@ -41,8 +41,16 @@ impl DslPool {
         if nothing || ds.log_freed.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let os = self.objset(ds).await?;
         self.ctx.log.kept.forget(ds.id);
+        // A dataset whose beginning is damaged can go all the same. What its log has stays
+        // allocated then, as all does that damage hides.
+        let os = match self.objset(ds).await {
+            Ok(os) => os,
+            Err(e) => {
+                tracing::warn!(dataset = %ds.name(), error = %e, "its intent log stays allocated");
+                return Ok(());
+            }
+        };
         if let Some(log) = os.log().filter(|l| l.is_started()) {
             log.abandon(&os).await;
             return Ok(());
