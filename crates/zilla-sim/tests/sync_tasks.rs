@@ -1,6 +1,7 @@
 //! Operations on datasets that meet blocks they cannot read: each is done whole or not at all, and
 //! the pool goes on.
 
+use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use zilla_core::dsl::{DslPool, Grantee, Setting};
@@ -148,18 +149,22 @@ async fn names(spa: &Spa) -> Vec<String> {
     out
 }
 
-/// Which reads give wrong bytes: all from this one on, or so many that one block has no good copy.
-#[derive(Clone, Copy, Debug)]
+/// Which reads give wrong bytes, counted from the operation's beginning.
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Damaged {
+    /// All from this one on, until the operation is over.
     From(u64),
+    /// So many that one block has no good copy, until the operation is over.
     OneBlock(u64),
+    /// The same, until its txg is on disk or the pool is suspended.
+    InTxg(u64),
 }
 
 impl Damaged {
     fn rules(self) -> Vec<When> {
         match self {
             Damaged::From(n) => vec![When::From(n)],
-            Damaged::OneBlock(n) => (n..n + 3).map(When::Nth).collect(),
+            Damaged::OneBlock(n) | Damaged::InTxg(n) => (n..n + 3).map(When::Nth).collect(),
         }
     }
 }
@@ -181,20 +186,37 @@ async fn with_damage(env: &Env, what: &'static str, which: Damaged) -> bool {
     let hits = Arc::new(Mutex::new(0));
     let (met, seen) = (hits.clone(), devices.clone());
     spa.drop_caches();
-    let done = task(&spa, move |dsl, tx| {
+    let mend = move |devices: &[Arc<FaultyDevice>]| {
+        let struck = |d: &Arc<FaultyDevice>| (0..which.rules().len()).map(|i| d.hits(i)).sum::<u64>();
+        *met.lock() += devices.iter().map(struck).sum::<u64>();
+        devices.iter().for_each(|d| d.clear());
+    };
+    let mended = mend.clone();
+    let operation = task(&spa, move |dsl, tx| {
         Box::pin(async move {
-            let rules: Vec<_> = seen
-                .iter()
-                .flat_map(|d| which.rules().into_iter().map(move |when| (d, when)))
-                .map(|(d, when)| (d, d.add(Rule::new(Ops::Reads, Fault::FlipBits { count: 9 }).when(when))))
-                .collect();
+            for device in &seen {
+                for when in which.rules() {
+                    device.add(Rule::new(Ops::Reads, Fault::FlipBits { count: 9 }).when(when));
+                }
+            }
             let done = perform(&dsl, &tx, what).await;
-            *met.lock() = rules.into_iter().map(|(d, rule)| d.hits(rule)).sum::<u64>();
-            seen.iter().for_each(|d| d.clear());
+            if !matches!(which, Damaged::InTxg(_)) {
+                mended(&seen);
+            }
             done
         })
-    })
-    .await;
+    });
+    let suspended = Box::pin(spa.until_suspended());
+    let done = match select(Box::pin(operation), suspended).await {
+        Either::Left((done, _)) => done,
+        Either::Right((why, operation)) => {
+            assert!(matches!(which, Damaged::InTxg(_)), "{what}, {which:?}: {why}");
+            mend(&devices);
+            spa.clear(None).await.unwrap_or_else(|e| panic!("{what}, {which:?}: {e}, after {why}"));
+            operation.await
+        }
+    };
+    mend(&devices);
     let met = *hits.lock() > 0;
     assert!(spa.suspended().is_none(), "{what}, {which:?}: {:?}", spa.suspended());
     assert!(done.is_ok() || met, "{what}, {which:?}: {done:?}");
@@ -227,11 +249,11 @@ fn what_cannot_be_read_leaves_nothing_half_done() {
                 let env = sim.env();
                 sim.block_on(with_damage(&env, what, which))
             };
-            if !met(Damaged::OneBlock(n)) && !met(Damaged::From(n)) {
+            let within = [Damaged::From(n), Damaged::OneBlock(n)].map(met);
+            read += usize::from(within[0]);
+            if !met(Damaged::InTxg(n)) && !within.contains(&true) {
                 break;
             }
-            assert!(met(Damaged::From(n)), "{what} reads one block less than before");
-            read += 1;
         }
     }
     assert!(read > 3 * OPERATIONS.len(), "{read} reads");
