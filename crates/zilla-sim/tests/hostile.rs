@@ -112,7 +112,7 @@ fn what_was_found() {
     survives(&corpus("deduplicated"), [1204, 2004, 312118]);
     survives(&corpus("crash"), [315802]);
     survives(&corpus("names"), [1255, 1375]);
-    survives(&corpus("single"), [1446, 1676, 1796]);
+    survives(&corpus("single"), [1446, 1676, 1796, 8116048]);
     survives(&corpus("snapshots"), [1017, 1147]);
     survives(&corpus("v28"), [1688, 1808, 1888, 2068, 5288]);
     survives(&corpus("xattr-acl"), [1219, 1269]);

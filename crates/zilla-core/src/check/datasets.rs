@@ -3,10 +3,11 @@
 use super::Report;
 use super::blocks::Blocks;
 use crate::dsl::{DslDataset, DslDir};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::spa::Spa;
+use crate::types::{Bookmark, ObjectId};
 use crate::zap::Zap;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::blkptr::BlkPtr;
@@ -18,9 +19,13 @@ pub(super) type DirSets = (Arc<DslDir>, Vec<Arc<DslDataset>>);
 /// All dirs of the pool, its own among them, parents before children.
 pub(super) async fn list(spa: &Arc<Spa>) -> Result<Vec<DirSets>> {
     let dsl = &spa.dsl;
-    let mut out = Vec::new();
+    let (mut out, mut seen) = (Vec::new(), BTreeSet::new());
     let mut todo = vec![dsl.root_dir()];
     while let Some(dir) = todo.pop() {
+        if !seen.insert(dir.id()) {
+            let at = Bookmark::new(0, ObjectId(dir.id()), 0, 0);
+            return Err(Error::corrupt(Some(at), "", format!("dir {} is a child twice", dir.id())));
+        }
         let children = Zap::open(dsl.mos(), dir.phys().child_dir_zapobj).await?.entries().await?;
         for id in children.iter().filter_map(|e| e.value.as_u64()) {
             todo.push(dsl.dir(id).await?);
