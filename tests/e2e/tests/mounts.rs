@@ -287,6 +287,13 @@ fn a_first_place_mounts_what_is_mounted_unasked() {
     let (one, two) = (world.mnt().join("one"), world.mnt().join("two"));
     world.zfs(&format!("set mountpoint={} tank/x", one.display())).ok();
     assert_eq!(mounted(), "tank/x tank/x/in");
+    let open = fs::File::create(one.join("in/open")).expect("create");
+    let busy = world.zfs(&format!("set mountpoint={} tank/x", two.display())).fails();
+    assert!(busy.contains("busy"), "{busy}");
+    let place = world.zfs("get -Ho value,source mountpoint tank/x").ok();
+    assert_eq!(place, format!("{}\tlocal\n", one.display()), "what is in use stays where it is");
+    assert_eq!(mounted(), "tank/x tank/x/in");
+    drop(open);
     world.zfs(&format!("set mountpoint={} tank/x", two.display())).ok();
     assert_eq!(mounted(), "tank/x tank/x/in");
     has(&two.join("in"), &["rw"], &[]);

@@ -341,6 +341,8 @@ impl Engine {
         let placed = settings.iter().any(|(n, _)| n == "mountpoint");
         let mounted = pool.mounted_below(&name);
         let by_hand = pool.places_by_hand(&mounted).await;
+        let before = Settings::of(ds).await.map_err(of(&name))?;
+        let before: Settled = settings.iter().map(|(n, _)| (n.clone(), before.again(n))).collect();
         pool.change_props(&name, settings).await?;
         let after = Settings::of(ds).await.map_err(of(&name))?;
         let place = after.place(pool);
@@ -367,6 +369,10 @@ impl Engine {
             mounted.iter().filter(|name| moved.contains(name) || is_within(name)).cloned().collect();
         let (unmounted, stopped) = pool.unmount_each(&leaving, false).await;
         if let Some(e) = stopped {
+            // Nothing is changed where something is in use.
+            if let Err(e) = pool.change_props(&name, before).await {
+                tracing::warn!("'{name}' keeps what was set: {}", e.description());
+            }
             pool.mount_back(self, &unmounted).await;
             return Err(e);
         }

@@ -9,7 +9,7 @@ use super::pool::Pool;
 use std::collections::BTreeMap;
 use zilla::Value;
 use zilla::error::Result;
-use zilla::stored::{self, PropSource};
+use zilla::stored::{self, PropSource, Setting};
 use zilla::tree::{self, DatasetRef};
 use zilla_control::props::{self, DATASET_PROPS, PropDesc, PropKind};
 use zilla_control::types::{DatasetInfo, DatasetKind, PropValue, Source};
@@ -64,6 +64,15 @@ impl Settings {
     /// Set on the dataset itself.
     pub fn is_own(&self, name: &str) -> bool {
         self.all.get(name).is_some_and(|v| !matches!(v.source, PropSource::Inherited(_)))
+    }
+
+    /// What makes a setting again as it is now.
+    pub fn again(&self, name: &str) -> Setting {
+        match self.all.get(name) {
+            Some(stored::PropValue { value, source: PropSource::Local }) => Setting::Local(value.clone()),
+            Some(stored::PropValue { source: PropSource::Received, .. }) => Setting::Revert,
+            _ => Setting::Inherit,
+        }
     }
 
     /// The setting as it is printed, with its source.
