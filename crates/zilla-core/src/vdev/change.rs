@@ -397,6 +397,11 @@ impl VdevTree {
                 };
                 return Err(Error::os(Errno::Busy, format!("{}: {why}", leaf.path())));
             }
+            // Nothing has a device open that is offline: it is the pool's all the same.
+            let caches = self.cache.iter().filter_map(|v| v.leaf.as_ref());
+            if self.pool_leaves().chain(caches).any(|l| l.index != leaf.index && l.path() == leaf.path()) {
+                return Err(Error::os(Errno::Busy, format!("{} is in the pool already", leaf.path())));
+            }
         }
         for top in &self.tops {
             let fresh = |l: &Arc<Leaf>| l.index >= old.leaves.len();

@@ -216,10 +216,12 @@ impl Zilog {
         (st.dirty[txg.slot()] == txg.0 || st.chain.is_broken()) && st.synced_in < txg
     }
 
-    /// Whether the sync of any txg still has to see to the log.
+    /// Whether the sync of any txg still has to see to the log, or will have to: a train goes on
+    /// also where nobody waits for it any more, and its blocks are in memory alone until then.
     pub(crate) fn has_to_sync(&self) -> bool {
         let st = self.state.lock();
-        st.dirty.iter().any(|txg| *txg > st.synced_in.0) || st.chain.is_broken()
+        let under_way = st.trains.is_driven() || st.chain.on_their_way() > 0;
+        under_way || st.dirty.iter().any(|txg| *txg > st.synced_in.0) || st.chain.is_broken()
     }
 
     /// Gives the whole log back in the txg of `tx`: the chain, and `frees` that it refers to. With
