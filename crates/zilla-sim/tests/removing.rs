@@ -200,3 +200,32 @@ fn a_power_cut_while_a_mapping_is_shortened_loses_nothing() {
     assert!(before > 0 && under_way > 0 && after > 0, "{before} before, {under_way} during, {after} after");
     assert!(shortest + 10 < longest, "{shortest} {longest}");
 }
+
+/// What is to be moved takes place on the others: nobody is given that.
+#[test]
+fn what_is_still_to_be_moved_is_nobodys_space() {
+    const LARGER: Files = Files(20_000);
+    let sim = Sim::new(3);
+    Layout::Mirror.add_disks(&sim);
+    (2..4).for_each(|i| drop(sim.add_disk(Layout::path(i), LARGE)));
+    let env = sim.env();
+    sim.block_on(async {
+        let spa = Layout::Mirror.create(&env).await.unwrap();
+        LARGER.put(&env, &spa, 0..FILES).await.unwrap();
+        let leaves = (2..4).map(|i| LeafSpec { path: Layout::path(i), disk: true }).collect();
+        let top = TopSpec { kind: VdevKind::Mirror, leaves, is_log: false, bias: None, ashift: Some(12) };
+        spa.add_vdevs(&PoolSpec { tops: vec![top], ..PoolSpec::default() }).await.unwrap();
+        spa.set_removal_pace(1);
+        let available = || spa.dsl.available(&spa.dsl.root_dir(), false);
+        let (before, first) = (available(), spa.tree().tops[0].vdev.clone());
+        spa.remove_vdev(first.guid).await.unwrap();
+        spa.sync().await.unwrap();
+        let taken = before - available();
+        assert!(taken > first.asize() / 5 * 4, "{taken} of {}", first.asize());
+        spa.cancel_removal().await.unwrap();
+        spa.sync_anyway().await.unwrap();
+        let taken = before.saturating_sub(available());
+        assert!(taken < first.asize() / 10, "{taken} of {}", first.asize());
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+}

@@ -262,15 +262,27 @@ impl Spa {
         self.ddt.note_room(tables.map_or((0, 0), |s| (s.space, s.alloc)));
         self.ctx.txgs.set_tables(self.brt.blocks());
         let saved = believed(self.ddt.stats().saved(), self.brt.used_and_saved().1);
+        let dspace = normal.dspace.saturating_add(saved);
         self.dsl.set_pool_space(PoolSpace {
             // What clones and deduplication save counts as space: its owners count it as used.
-            dspace: normal.dspace.saturating_add(saved),
+            dspace: dspace.saturating_sub(self.to_be_moved()),
             slop: self.metaslabs.slop(),
             deferred: normal.ddeferred,
             deferred_frees,
             checkpoint: self.metaslabs.checkpoint_dspace(),
         });
         Ok(())
+    }
+
+    /// What lies on a vdev that is being emptied: it takes that much of the others' space.
+    fn to_be_moved(&self) -> u64 {
+        if !self.is_removing() {
+            return 0;
+        }
+        let tree = self.tree();
+        let id = u32::try_from(self.removing().removing_vdev);
+        let top = id.ok().and_then(|id| tree.top(id).ok()).filter(|t| t.vdev.bias().is_none());
+        top.and_then(|t| self.metaslabs.vdev_stat(t.id).ok()).map_or(0, |s| s.dalloc)
     }
 
     /// Passes over the MOS, the first of them the `first`, until one changes nothing: its number.
