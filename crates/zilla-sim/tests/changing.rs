@@ -6,10 +6,11 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use zilla_core::error::Error;
 use zilla_core::metaslab::SpaceMap;
-use zilla_core::spa::{Attach, Refusal, Spa};
+use zilla_core::spa::{Attach, Refusal, Spa, SpareSpec};
 use zilla_core::types::Txg;
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
 use zilla_core::zpl::{Cred, NewFile};
@@ -344,5 +345,66 @@ fn nothing_is_missed_of_txgs_that_are_to_come() {
         let missed = spa.tree().leaves[1].dtl.ranges();
         assert_eq!(missed, [(4, 6)]);
         spa.close(None).await.unwrap();
+    });
+}
+
+/// Devices that take every request and answer none, from when it is said.
+fn silent(sim: &Sim, i: usize) -> (Arc<AtomicBool>, Env) {
+    let (silent, inner) = (Arc::new(AtomicBool::new(false)), sim.env());
+    let dumb = silent.clone();
+    let env = sim.env().wrap_devices(move |path, device| {
+        if path != Layout::path(i) || !dumb.load(Ordering::Relaxed) {
+            return device;
+        }
+        let device = FaultyDevice::new(device, &inner);
+        device.add(Rule::new(Ops::All, Fault::Hang));
+        Arc::new(device)
+    });
+    (silent, env)
+}
+
+const LONG: Duration = Duration::from_secs(300);
+
+/// Who adds a device that stalls is told, and whoever changes the pool next is not kept waiting.
+#[test]
+fn a_device_that_stalls_while_it_is_attached_is_given_up() {
+    let sim = Sim::new(4);
+    Layout::Mirror.add_disks(&sim);
+    sim.add_disk(Layout::path(2), 80 << 20);
+    let (stalls, env) = silent(&sim, 2);
+    sim.block_on(async {
+        let spa = Layout::Mirror.create(&env).await.unwrap();
+        stalls.store(true, Ordering::Relaxed);
+        let made = env.timeout(LONG, spa.attach(guid(&spa, 0), &leaf(2), Attach::default())).await;
+        assert!(made.expect("it is waited for for ever").is_err());
+        let left = env.timeout(LONG, spa.offline(guid(&spa, 1), false, false)).await;
+        left.expect("the pool cannot be changed").unwrap();
+        make_stable(&env, &spa, "after").await;
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+}
+
+/// A hot spare that does not answer is in nobody's way: the pool is imported, and another steps in.
+#[test]
+fn a_hot_spare_that_never_answers_is_passed_over() {
+    let sim = Sim::new(5);
+    Layout::Mirror.add_disks(&sim);
+    (2..4).for_each(|i| drop(sim.add_disk(Layout::path(i), 80 << 20)));
+    let (stalls, env) = silent(&sim, 2);
+    sim.block_on(async {
+        let spa = Layout::Mirror.create(&env).await.unwrap();
+        let spares = [2, 3].map(|i| SpareSpec { leaf: leaf(i), shared: None });
+        spa.add_spares(&spares).await.unwrap();
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        drop(spa);
+        stalls.store(true, Ordering::Relaxed);
+        let found = find(&env).await.unwrap().unwrap();
+        let spa = env.timeout(LONG, import(&env, &found, false)).await;
+        let spa = spa.expect("the import waits for the spare").unwrap();
+        spa.offline(guid(&spa, 1), false, true).await.unwrap();
+        env.timeout(LONG, spa.call_spares()).await.expect("no spare is called");
+        let stands_in = |i: usize| spa.tree().pool_leaves().any(|l| l.path() == Layout::path(i));
+        assert!(stands_in(3) && !stands_in(2));
+        spa.close(Some(PoolState::Exported)).await.unwrap();
     });
 }

@@ -17,6 +17,9 @@ use zilla_env::Env;
 /// So long a snapshot stays open that nobody uses. Source: zfs_expire_snapshot.
 const IDLE: Duration = Duration::from_secs(300);
 
+/// Names that are kept of one snapshot, where case does not matter: they are asked for by anybody.
+const SPELLINGS: usize = 16;
+
 #[derive(Default)]
 pub(crate) struct Opened {
     inner: Mutex<Inner>,
@@ -120,10 +123,12 @@ impl Opened {
         Ok(Some(n))
     }
 
-    /// It was asked for by this name, which may be another spelling.
+    /// It was asked for by this name, which may be another spelling. A name of some length has more
+    /// of them than can be kept.
     pub(crate) fn also(&self, name: &str, number: u64) {
         let mut inner = self.inner.lock();
-        if inner.by_number.contains_key(&number) {
+        let kept = inner.by_name.values().filter(|n| **n == number).count();
+        if inner.by_number.contains_key(&number) && kept < SPELLINGS {
             inner.by_name.entry(name.to_owned()).or_insert(number);
         }
     }
@@ -217,6 +222,16 @@ mod tests {
         block_on(create_fs(&objset, &tx, &ZplProps::new(0, 0, Time::default()))).unwrap();
         drop(tx);
         block_on(Zfs::open(env.clone(), objset, None, Arc::new(Unlimited), FsProps::default())).unwrap()
+    }
+
+    #[test]
+    fn only_so_many_spellings_of_a_name_are_kept() {
+        let env = real_env(1);
+        let opened = Arc::new(Opened::default());
+        let n = opened.add("a", (7, snapshot(&env)), 0).unwrap().unwrap();
+        (0..1000).for_each(|i| opened.also(&format!("a{i}"), n));
+        assert_eq!(opened.inner.lock().by_name.len(), SPELLINGS);
+        assert_eq!((opened.number("a"), opened.number("a3")), (Some(n), Some(n)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::args::{self, Opt};
 use crate::cx::{Cx, Run};
 use crate::fmt::color;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use zilla_control::props;
 use zilla_control::props::naming::check_dataset_name;
 use zilla_control::types::{DatasetDiff, DatasetKind, DatasetQuery, DiffChange, DiffEntry};
@@ -19,13 +19,16 @@ struct Style {
     /// `-h`: names as they are.
     plain: bool,
     color: bool,
+    /// Names must not give it commands.
+    terminal: bool,
 }
 
 const FAILED: &str = "Unable to determine which snapshots to compare: invalid name";
 
 pub fn run(cx: &mut Cx, args: Vec<String>) -> Run {
     let (options, operands) = args::parse(&args, "FHth", &[]);
-    let mut style = Style { color: color::wanted(), ..Style::default() };
+    let terminal = std::io::stdout().is_terminal();
+    let mut style = Style { color: color::wanted(), terminal, ..Style::default() };
     for option in options {
         match option {
             Opt::Flag('F', _) => style.classify = true,
@@ -159,10 +162,12 @@ fn line(out: &mut Vec<u8>, mountpoint: &str, entry: &DiffEntry, style: Style) {
     }
 }
 
-/// What is not plain ASCII is shown in octal, so that a line stays a line.
+/// What is not plain ASCII is shown in octal, so that a line stays a line; or, in plain style, only
+/// what a terminal would take for a command.
 fn path(out: &mut Vec<u8>, mountpoint: &str, path: &[u8], style: Style) {
     for &b in mountpoint.as_bytes().iter().chain(path) {
-        if style.plain || (b > b' ' && b != b'\\' && b < 0x7f) {
+        let plain = style.plain && !(style.terminal && b.is_ascii_control());
+        if plain || (b > b' ' && b != b'\\' && b < 0x7f) {
             out.push(b);
         } else {
             out.extend(format!("\\{b:04o}").bytes());
@@ -208,5 +213,12 @@ mod tests {
         let mut out = Vec::new();
         path(&mut out, "/m", b"/a b\\\n\xff", Style::default());
         assert_eq!(out, b"/m/a\\0040b\\0134\\0012\\0377");
+        let plain = |terminal| {
+            let mut out = Vec::new();
+            path(&mut out, "/m", b"/a b\\\x1b]\xff", Style { plain: true, terminal, ..Style::default() });
+            out
+        };
+        assert_eq!(plain(false), b"/m/a b\\\x1b]\xff");
+        assert_eq!(plain(true), b"/m/a b\\\\0033]\xff");
     }
 }

@@ -24,8 +24,10 @@ use super::config;
 use crate::error::{Errno, Error, Result};
 use crate::spa::{Attach, Refusal};
 use crate::txg::Tx;
-use crate::vdev::{Leaf, LeafSpec, Top, Vdev, VdevKind, VdevState, VdevTree, probe_path};
+use crate::vdev::{Leaf, LeafSpec, Top, Vdev, VdevKind, VdevState, VdevTree};
+use crate::vdev::{OPEN_TIMEOUT, probe_path, within};
 use crate::zap::Zap;
+use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -70,9 +72,8 @@ impl Spa {
     #[crate::boxed]
     pub async fn look_at_spares(&self) {
         let tree = self.tree();
-        for vdev in tree.spares.iter().filter(|v| !tree.is_active_spare(v.guid)) {
-            tree.look_at_spare(vdev).await;
-        }
+        let waiting = tree.spares.iter().filter(|v| !tree.is_active_spare(v.guid));
+        join_all(waiting.map(|vdev| tree.look_at_spare(vdev))).await;
     }
 
     /// Adds hot spares.
@@ -215,7 +216,8 @@ impl Spa {
     /// Whether what is at a path is the spare, and nobody else's by now.
     async fn check_spare(&self, guid: u64, path: &Path) -> Result<()> {
         let busy = |why: &str| Error::os(Errno::Busy, format!("{}: {why}", path.display()));
-        let found = probe_path(&self.ctx.env, path).await?;
+        let found = within(&self.ctx.env, OPEN_TIMEOUT, probe_path(&self.ctx.env, path)).await;
+        let found = found.ok_or_else(|| busy("the hot spare does not answer"))??;
         let label = found.map(|(_, label)| label).filter(|l| l.guid() == Some(guid));
         let label = label.ok_or_else(|| busy("the device is not the hot spare"))?;
         // What names another pool has begun to be used there; what names this one was used, until a

@@ -32,8 +32,8 @@ use crate::spa::{Refusal, set_paths};
 use crate::txg::Tx;
 use crate::types::{ObjectId, Txg};
 use crate::vdev::{
-    ConfigFor, Leaf, Lease, OpenArgs, UpkeepKind, VdevAux, VdevKind, VdevState, VdevTree, change, new_guid,
-    probe_path,
+    ConfigFor, Leaf, Lease, OPEN_TIMEOUT, OpenArgs, UpkeepKind, VdevAux, VdevKind, VdevState, VdevTree,
+    change, new_guid, probe_path, within,
 };
 use crate::zap::Zap;
 use futures_util::future::{BoxFuture, join};
@@ -135,7 +135,9 @@ async fn whose(env: &Env, tree: &VdevTree, sides: &[u64], pool: u64) -> Whose {
     let (mut seen, mut changing) = (0, false);
     let leaves: Vec<Arc<Leaf>> = sides.iter().filter_map(|g| tree.find(*g)?.leaf.clone()).collect();
     for leaf in &leaves {
-        let Ok(Some((_, label))) = probe_path(env, &PathBuf::from(leaf.path())).await else { continue };
+        let path = PathBuf::from(leaf.path());
+        let found = within(env, OPEN_TIMEOUT, probe_path(env, &path)).await;
+        let Some(Ok(Some((_, label)))) = found else { continue };
         // Another device may be at the path by now.
         let own = |nv: &NvList| nv.u64("pool_guid") == Some(pool) && nv.u64("guid") == Some(leaf.guid());
         if own(&label.config) || label.before.as_ref().is_some_and(own) {

@@ -3,8 +3,8 @@
 
 use super::PoolCtx;
 use super::open::{DIRECTORY, vdev_specs};
-use crate::dmu::Objset;
-use crate::error::Result;
+use crate::dmu::{Dnode, Objset};
+use crate::error::{Error, Result};
 use crate::metaslab::Metaslabs;
 use crate::txg::Tx;
 use crate::types::ObjectId;
@@ -140,8 +140,7 @@ impl<'a> VdevObjects<'a> {
 
     /// Destroys a leaf's objects. Its configuration is of no use afterwards.
     pub(super) async fn free_leaf(&self, leaf: &Vdev) -> Result<()> {
-        if let Some(object) = leaf.config_u64("DTL").filter(|o| *o != 0) {
-            let dn = self.mos().hold_wait(ObjectId(object)).await?;
+        if let Some(dn) = self.to_free(leaf.config_u64("DTL")).await? {
             if dn.bonus().len() > SPACE_MAP_SIZE_V0 {
                 self.ctx.features.add(self.mos(), self.tx, "spacemap_histogram", -1).await?;
             }
@@ -166,12 +165,23 @@ impl<'a> VdevObjects<'a> {
     }
 
     async fn free_zap(&self, vdev: &Vdev, name: &str) -> Result<()> {
-        let Some(object) = vdev.config_u64(name).filter(|o| *o != 0) else { return Ok(()) };
+        let Some(dn) = self.to_free(vdev.config_u64(name)).await? else { return Ok(()) };
         if let Some(all) = &self.all {
-            all.remove_int(self.tx, object).await?;
+            all.remove_int(self.tx, dn.id().0).await?;
         }
-        let dn = self.mos().hold_wait(ObjectId(object)).await?;
         self.mos().free(self.tx, &dn);
         Ok(())
+    }
+
+    /// An object that is to go. One that cannot be read stays allocated, and is in nobody's way.
+    async fn to_free(&self, object: Option<u64>) -> Result<Option<Arc<Dnode>>> {
+        let Some(object) = object.filter(|o| *o != 0) else { return Ok(None) };
+        match self.mos().hold_wait(ObjectId(object)).await {
+            Err(e @ Error::Corrupt(_)) => {
+                tracing::error!(object, error = %e, "an object of a device that leaves stays allocated");
+                Ok(None)
+            }
+            held => held.map(Some),
+        }
     }
 }

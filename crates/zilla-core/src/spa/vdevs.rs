@@ -85,6 +85,8 @@ impl Spa {
         new.know_dtls_of(&self.tree());
         new.know_sizes_of(&self.tree());
         new.name_leaves();
+        // What became of leaves since it was made is in their states alone.
+        new.propagate();
         self.zio.set_tree(new);
     }
 

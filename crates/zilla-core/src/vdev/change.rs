@@ -24,6 +24,7 @@ use super::node::{Vdev, VdevKind};
 use super::open::{LABELS, OpenArgs, min_asize};
 use super::tree::{Top, VdevTree};
 use super::widths::EXPANDING;
+use super::within::{OPEN_TIMEOUT, within};
 use super::{VdevAux, VdevState};
 use crate::error::{Errno, Error, Result};
 
@@ -374,7 +375,7 @@ impl VdevTree {
     /// are put.
     pub async fn open_new(&self, old: &VdevTree, ashift: Option<u32>) -> Result<()> {
         let args = OpenArgs { write: true, ..OpenArgs::default() };
-        join_all(self.new_leaves(old).map(|l| self.open_leaf(l, &args))).await;
+        join_all(self.new_leaves(old).map(|l| self.in_time(l, self.open_leaf(l, &args)))).await;
         let result = self.check_new(old, ashift);
         if result.is_err() {
             join_all(self.new_leaves(old).map(|l| l.close())).await;
@@ -442,9 +443,14 @@ impl Leaf {
     /// stable first, and nothing more is sent to it.
     pub async fn retire(self: &Arc<Self>, state: VdevState) {
         self.state.set(state, VdevAux::None);
-        // What is lost here is in nobody's way: the others have it, or nothing is on it.
-        if let Err(e) = self.flush(self.mark()).await {
-            tracing::warn!(path = %self.path(), error = %e, "not flushed before it was closed");
+        // What is lost here is in nobody's way: the others have it, or nothing is on it. Nor is a
+        // device that does not answer waited for.
+        match within(&self.env, OPEN_TIMEOUT, self.flush(self.mark())).await {
+            Some(Ok(())) => {}
+            Some(Err(e)) => {
+                tracing::warn!(path = %self.path(), error = %e, "not flushed before it was closed");
+            }
+            None => self.give_up(),
         }
         self.close().await;
         self.state.set(state, VdevAux::None);

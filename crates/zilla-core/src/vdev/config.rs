@@ -41,6 +41,9 @@ pub enum ConfigFor {
 const MOS_ONLY: [&str; 3] =
     ["com.delphix:vdev_zap_leaf", "com.delphix:vdev_zap_top", "com.klarasystems:vdev_zap_root"];
 
+/// What is written of a device's state; of what was read nothing is kept.
+const DIAGNOSES: [&str; 4] = ["faulted", "degraded", "removed", "aux_state"];
+
 pub struct Parser {
     pub env: Env,
     pub leaves: Vec<Arc<Leaf>>,
@@ -248,6 +251,7 @@ impl Vdev {
             // request.
             let skip = name == "alloc_bias"
                 || name == "offline"
+                || self.leaf.is_some() && DIAGNOSES.contains(&name)
                 || name == "ashift" && top_guid.is_some()
                 || what == ConfigFor::Label && MOS_ONLY.contains(&name);
             if !skip && !nv.contains(name) {
@@ -262,18 +266,13 @@ impl Vdev {
                 (VdevState::Faulted, VdevAux::ErrExceeded) => {
                     nv.add("faulted", 1u64).add("aux_state", "err_exceeded");
                 }
-                (VdevState::Faulted, VdevAux::External)
-                    if !l.offline_until_import.load(Ordering::Relaxed) =>
+                _ if l.external_fault.load(Ordering::Relaxed)
+                    && !l.offline_until_import.load(Ordering::Relaxed) =>
                 {
                     nv.add("faulted", 1u64).add("aux_state", "external");
                 }
                 (VdevState::Degraded, VdevAux::ErrExceeded) => {
                     nv.add("degraded", 1u64).add("aux_state", "err_exceeded");
-                }
-                (VdevState::Healthy, _) => {
-                    for name in ["faulted", "degraded", "removed", "aux_state"] {
-                        nv.remove(name);
-                    }
                 }
                 _ => {}
             }

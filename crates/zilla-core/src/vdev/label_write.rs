@@ -34,6 +34,7 @@ use super::leaf::Leaf;
 use super::node::Vdev;
 use super::priority::Priority;
 use super::tree::{Top, VdevTree};
+use super::within::{OPEN_TIMEOUT, within};
 use crate::error::{Errno, Error, Result};
 
 const EVEN: [usize; 2] = [0, 2];
@@ -116,13 +117,25 @@ impl VdevTree {
 
     /// The same for devices that `old` does not have.
     pub async fn init_new_labels(&self, pool: &NvList, ub: &Uberblock, old: &VdevTree) -> Result<()> {
-        init_leaves(&self.pool_labels(pool, |l| l.index >= old.leaves.len()), ub).await
+        let labels = self.pool_labels(pool, |l| l.index >= old.leaves.len());
+        let done = within(&self.env, OPEN_TIMEOUT, init_leaves(&labels, ub)).await;
+        done.unwrap_or_else(|| {
+            self.new_leaves(old).for_each(|l| l.give_up());
+            let what = format!("the labels were not written within {} s", OPEN_TIMEOUT.as_secs());
+            Err(Error::os(Errno::TimedOut, what))
+        })
     }
 
     /// Takes a device out of the pool: its labels are as those of a device that was never part of
     /// it.
     pub async fn disown(&self, pool: &NvList, ub: &Uberblock, top: &Top, leaf: &Arc<Leaf>) -> Result<()> {
-        init_leaf(leaf, &self.label_config(pool, top, leaf.guid()), ub, top.ashift()).await
+        let label = self.label_config(pool, top, leaf.guid());
+        let done = within(&self.env, OPEN_TIMEOUT, init_leaf(leaf, &label, ub, top.ashift())).await;
+        done.unwrap_or_else(|| {
+            leaf.give_up();
+            let what = format!("{}: no answer within {} s", leaf.path(), OPEN_TIMEOUT.as_secs());
+            Err(Error::os(Errno::TimedOut, what))
+        })
     }
 
     /// Makes `ub` the pool: see the head of this file. Blocks of its txg must have been written;

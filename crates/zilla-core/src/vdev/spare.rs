@@ -13,6 +13,7 @@ use super::node::{Vdev, VdevKind};
 use super::open::OpenArgs;
 use super::probe::probe_path;
 use super::tree::VdevTree;
+use super::within::{OPEN_TIMEOUT, within};
 use super::{VdevAux, VdevState};
 use crate::error::{Errno, Error, Result};
 
@@ -46,13 +47,14 @@ impl VdevTree {
             leaf.set_unusable(state, if there { VdevAux::None } else { VdevAux::OpenFailed });
             return;
         }
-        let (state, aux) = match probe_path(&self.env, &PathBuf::from(leaf.path())).await {
-            Err(_) => (VdevState::CantOpen, VdevAux::OpenFailed),
-            Ok(Some((device, label))) if label.guid() == Some(vdev.guid) => {
+        let path = PathBuf::from(leaf.path());
+        let (state, aux) = match within(&self.env, OPEN_TIMEOUT, probe_path(&self.env, &path)).await {
+            None | Some(Err(_)) => (VdevState::CantOpen, VdevAux::OpenFailed),
+            Some(Ok(Some((device, label)))) if label.guid() == Some(vdev.guid) => {
                 leaf.set_psize(zilla_ondisk::label::usable_size(device.size()));
                 (VdevState::Healthy, VdevAux::None)
             }
-            Ok(_) => (VdevState::CantOpen, VdevAux::CorruptData),
+            Some(Ok(_)) => (VdevState::CantOpen, VdevAux::CorruptData),
         };
         // It takes no I/O, whatever its state.
         leaf.set_unusable(state, aux);

@@ -311,6 +311,30 @@ fn a_new_vdev_needs_all_its_devices() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
+/// What was said of a device when its configuration was read is not said for ever.
+#[test]
+fn a_fault_that_was_cleared_is_in_no_configuration() {
+    let env = real_env(1);
+    let leaf = |id: u64| NvList::new().with("type", "file").with("id", id).with("guid", id + 1);
+    let faulted = leaf(1).with("path", "/y").with("faulted", 1u64).with("aux_state", "external");
+    let children = vec![leaf(0).with("path", "/x"), faulted];
+    let top = NvList::new().with("type", "mirror").with("id", 0u64).with("guid", 8u64);
+    let root = NvList::new().with("type", "root").with("id", 0u64).with("guid", 9u64);
+    let root = root.with("children", vec![top.with("children", children)]);
+    let tree = VdevTree::from_config(&env, &root).unwrap();
+    let says = || {
+        let config = tree.find(2).unwrap().generate(ConfigFor::Mos, None);
+        ["faulted", "aux_state"].map(|name| config.contains(name))
+    };
+    assert_eq!(says(), [true, true]);
+    let faulty = tree.find(2).unwrap().leaf.clone().unwrap();
+    faulty.external_fault.store(false, Ordering::Relaxed);
+    for state in [VdevState::Healthy, VdevState::Offline, VdevState::CantOpen] {
+        faulty.set_unusable(state, VdevAux::None);
+        assert_eq!(says(), [false, false], "{state:?}");
+    }
+}
+
 #[test]
 fn hostile_configurations_are_refused() {
     let env = real_env(1);
