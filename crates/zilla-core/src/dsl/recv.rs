@@ -327,6 +327,7 @@ impl DslPool {
         self.new_props_check(&parent, &o.fs, &o.settings, 0)?;
         self.check_space(SpaceCheck::Normal)?;
         self.read_for_new(&parent, origin.as_ref()).await?;
+        self.read_for_creator(&parent).await?;
         if let Some(origin) = &origin {
             self.objset(origin).await?;
         }
@@ -554,6 +555,11 @@ impl DslPool {
             self.read_dataset(&prev).await?;
         }
         self.read_pool().await?;
+        // That of a new dataset differs where the sender's was changed before the rest came.
+        let rewrapped = match &o.raw {
+            Some(raw) => self.recv_raw_rewraps(&head.dir(), raw, o.keep_key).await?,
+            None => None,
+        };
         if !t.new {
             self.recv_swap(tx, t, &head, o).await?;
         }
@@ -566,8 +572,9 @@ impl DslPool {
         head.change(tx, |p| p.flags &= !DS_FLAG_INCONSISTENT);
         if let Some(raw) = &o.raw {
             self.recv_raw_ivset(tx, &snap, raw).await?;
-            // That of a new dataset differs where the sender's was changed before the rest came.
-            self.recv_raw_rewrap(tx, &head.dir(), raw, o.keep_key).await?;
+            if let Some(key) = rewrapped {
+                self.put_raw_key(tx, &key, raw, head.dir().id()).await?;
+            }
             // Whoever opens it now does so with its key, or as one that has none.
             head.drop_objset();
         }
