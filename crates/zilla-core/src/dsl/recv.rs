@@ -529,9 +529,10 @@ impl DslPool {
         o: &RecvOpts,
     ) -> Result<Arc<DslDataset>> {
         let now = self.ctx.env.wall().as_secs();
-        if t.ds.is_gone() || t.ds.is_long_held() {
+        // Who goes on with an interrupted receive, too, holds it alone, and looks whether it is gone.
+        let Some(_alone) = t.ds.hold_alone().filter(|_| !t.ds.is_gone()) else {
             return refuse(Errno::Busy, format!("{}: dataset is busy", o.fs));
-        }
+        };
         if t.ds.phys().prev_snap_txg >= tx.txg().0 {
             return refuse(Errno::Again, "a snapshot of this txg exists");
         }
