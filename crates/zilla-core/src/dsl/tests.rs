@@ -801,6 +801,29 @@ fn a_dir_below_itself_or_twice_is_damage() {
     }
 }
 
+/// Whoever goes back along a chain that leads back to where it was comes to an end all the same.
+#[test]
+fn a_chain_of_snapshots_that_leads_back_is_damage() {
+    let mut p = Pool::new();
+    p.create("tank/fs");
+    p.create("tank/other");
+    for name in ["tank/other@x", "tank/fs@a", "tank/fs@b", "tank/fs@c"] {
+        p.snapshot(name);
+    }
+    let (a, c, head, x) = (p.ds("tank/fs@a"), p.ds("tank/fs@c"), p.ds("tank/fs"), p.ds("tank/other@x"));
+    for back in [c.id(), head.id(), a.id()] {
+        p.task(async |_, tx| {
+            a.change(tx, |d| (d.prev_snap_obj, d.prev_snap_txg) = (back, 9));
+            Ok(())
+        })
+        .unwrap();
+        let damaged = |r: Result<()>| assert!(matches!(r, Err(Error::Corrupt(_))), "{back}: {r:?}");
+        damaged(block_on(p.dsl.space_freed_by(&x, &c)).map(drop));
+        damaged(block_on(p.dsl.written_between(&x, &head)).map(drop));
+        damaged(block_on(p.dsl.recv_source(&head, 5)).map(drop));
+    }
+}
+
 #[test]
 fn lists_that_say_they_are_longer_than_they_are() {
     let phys = zilla_ondisk::bpobj::BpobjPhys::default();
