@@ -15,6 +15,7 @@ use super::DslPool;
 use super::dataset::{DslDataset, LongHold};
 use super::deleg::Who;
 use super::dir::DslDir;
+use super::limits::binds;
 use super::name;
 use super::props::Setting;
 use super::rawkey::RawKey;
@@ -88,6 +89,15 @@ pub struct RecvTarget {
 
 fn refuse<T>(errno: Errno, what: impl Into<String>) -> Result<T> {
     Err(Error::os(errno, what.into()))
+}
+
+fn not_received(ds: &DslDataset, property: &str, why: &Error) {
+    tracing::warn!(dataset = %ds.name(), %property, "not received: {why}");
+}
+
+/// What did not come with the stream.
+fn asked_for(settings: &[(String, Setting)]) -> Vec<(String, Setting)> {
+    settings.iter().filter(|(_, s)| matches!(s, Setting::Local(_))).cloned().collect()
 }
 
 impl DslPool {
@@ -343,7 +353,17 @@ impl DslPool {
             self.recv_raw_new(tx, &ds, raw).await?;
         }
         let os = self.recv_objset(tx, &ds, os_type, o).await?;
-        for (name, s) in &o.settings {
+        let settings: Vec<_> = o
+            .settings
+            .iter()
+            .filter(|(name, s)| {
+                self.binding_check(name, s).inspect_err(|e| not_received(&ds, name, e)).is_ok()
+            })
+            .collect();
+        if settings.iter().any(|(name, s)| binds(name, s)) {
+            self.limits_begin(tx, &ds.dir()).await?;
+        }
+        for (name, s) in settings {
             self.set_prop_sync(tx, &ds, name, s).await?;
         }
         os.set_props(self.write_props(&ds).await?);
@@ -380,6 +400,7 @@ impl DslPool {
         let dir = head.dir();
         self.recv_limit_check(&dir, false, &o.who).await?;
         self.recv_onto_check(&dir, b, o).await?;
+        self.settings_check(&asked_for(&o.settings))?;
         if head.is_inconsistent() || self.recv_child(&dir).await?.is_some() {
             let what =
                 format!("destination {} contains partially-complete state from \"zfs receive -s\".", o.fs);
@@ -614,13 +635,15 @@ impl DslPool {
             return refuse(Errno::DQuot, format!("destination {} space quota exceeded.", o.fs));
         }
         // What was asked for is refused before anything is changed.
-        let asked: Vec<_> =
-            o.settings.iter().filter(|(_, s)| matches!(s, Setting::Local(_))).cloned().collect();
+        let asked = asked_for(&o.settings);
         for (name, s) in &asked {
             self.set_prop_check(head, name, s, &asked).await?;
         }
         for s in &later {
             self.read_for_destroyed(s).await?;
+        }
+        if o.settings.iter().any(|(name, s)| binds(name, s)) {
+            self.read_for_counts(&head.dir()).await?;
         }
         self.read_dataset(&t.ds).await?;
         self.read_livelist(&t.ds.dir()).await?;
@@ -639,7 +662,11 @@ impl DslPool {
         }
         self.clone_swap(tx, &t.ds, head, &origin).await?;
         self.destroy_head_sync(tx, &t.ds).await?;
-        for (name, s) in &self.receivable(head, &o.settings).await {
+        let settings = self.receivable(head, &o.settings).await;
+        if settings.iter().any(|(name, s)| binds(name, s)) {
+            self.limits_begin(tx, &head.dir()).await?;
+        }
+        for (name, s) in &settings {
             self.set_prop_sync(tx, head, name, s).await?;
         }
         self.props_changed(&head.dir()).await
@@ -655,7 +682,7 @@ impl DslPool {
                 if !matches!(s, Setting::Local(_))
                     && let Err(e) = self.set_prop_check(head, name, s, &set).await
                 {
-                    tracing::warn!(dataset = %head.name(), property = %name, "not received: {e}");
+                    not_received(head, name, &e);
                     set.remove(i);
                     continue 'anew;
                 }
