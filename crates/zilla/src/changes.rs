@@ -192,6 +192,12 @@ impl Pool {
         Ok(())
     }
 
+    /// Releases the holds that were to end with the import before this one, as senders of OpenZFS
+    /// make them.
+    pub async fn release_temporary_holds(&self) -> Result<()> {
+        self.dsl().release_temporary_holds().await
+    }
+
     /// Destroys what interrupted receives that cannot go on have left, and says what that was.
     pub async fn destroy_inconsistent(&self) -> Result<Vec<String>> {
         self.dsl().destroy_inconsistent().await

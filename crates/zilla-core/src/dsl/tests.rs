@@ -20,6 +20,7 @@ use zilla_ondisk::enums::{ObjsetType, SPA_VERSION_FEATURES};
 use zilla_ondisk::object_type::{DMU_OT_DNODE, DMU_OT_OBJECT_DIRECTORY, DMU_OT_PLAIN_FILE_CONTENTS};
 
 mod bookmarks;
+mod holds;
 mod keys;
 mod life;
 mod limits;
@@ -516,35 +517,6 @@ fn renames_move_space() {
     p.task(async |p, tx| p.rename(tx, "tank/b", "tank/x").await).unwrap();
     p.reopen();
     assert_eq!(p.read("tank/x/d@t", 1, 3), 1);
-    p.check();
-}
-
-#[test]
-fn holds_keep_snapshots() {
-    let mut p = Pool::new();
-    p.create("tank/a");
-    p.snapshot("tank/a@s");
-    p.task(async |p, tx| p.hold_snapshot(tx, "tank/a@s", "mine").await).unwrap();
-    for odd in ["x\ntank/b@s\tkeep", "x\ty", "\x1b[2J", "\u{85}"] {
-        let refused = p.task(async |p, tx| p.hold_snapshot(tx, "tank/a@s", odd).await);
-        assert!(refused.unwrap_err().is(Errno::Inval), "{odd:?}");
-    }
-    p.reopen();
-    let held = p.task(async |p, tx| p.destroy_snapshots(tx, &["tank/a@s".into()], false).await);
-    assert!(held.unwrap_err().is(Errno::Busy));
-    p.task(async |p, tx| p.destroy_snapshots(tx, &["tank/a@s".into()], true).await).unwrap();
-    // Who sends it reads what is freed with it.
-    let sender = block_on(p.dsl.by_name("tank/a@s")).unwrap().hold();
-    let one = ["tank/a@s".to_owned()];
-    let used = p.task(async |p, tx| p.release_snapshots(tx, &one, "mine").await);
-    assert!(used.unwrap_err().is(Errno::Busy));
-    drop(sender);
-    p.snapshot("tank/a@t");
-    p.task(async |p, tx| p.hold_snapshot(tx, "tank/a@t", "other").await).unwrap();
-    let both = ["tank/a@s".to_owned(), "tank/a@t".to_owned()];
-    assert!(p.task(async |p, tx| p.release_snapshots(tx, &both, "mine").await).unwrap_err().is(Errno::NoEnt));
-    p.task(async |p, tx| p.release_snapshots(tx, &one, "mine").await).unwrap();
-    assert!(block_on(p.dsl.by_name("tank/a@s")).is_err());
     p.check();
 }
 
