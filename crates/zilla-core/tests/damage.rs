@@ -8,14 +8,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use zilla_core::check::{CheckOpts, check_pool};
+use zilla_core::dsl::DslPool;
 use zilla_core::error::Result;
 use zilla_core::spa::{CreateOpts, FailMode, Host, OpenOpts, Spa, discover};
+use zilla_core::txg::Tx;
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
 use zilla_core::zpl::{Cred, FsProps, NewFile, SetAttr, Unlimited, Zfs};
 use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule, When};
 use zilla_env::{Env, real_env};
-use zilla_ondisk::enums::PoolState;
+use zilla_ondisk::enums::{ObjsetType, PoolState};
 use zilla_testkit::{zdb_clean, zdb_of};
 
 const FILES: u32 = 60;
@@ -311,6 +314,52 @@ fn one_bad_record_stops_neither_the_pool_nor_its_next_import() {
         want[(2 << 17) + 50..][..100].fill(0xbb);
         assert_eq!(zfs.read(id, 0, 1 << 20).await.unwrap().concat(), want);
         drop((dn, os, zfs));
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+}
+
+/// A file system whose beginning is damaged in all copies keeps nobody from the others, and can be
+/// destroyed.
+#[test]
+fn one_bad_root_stops_neither_the_import_nor_other_file_systems() {
+    let env = real_env(2);
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("d0");
+    make(&env, VdevKind::File, std::slice::from_ref(&disk));
+    env.block_on(async {
+        let task = async |spa: &Arc<Spa>, f: fn(Arc<DslPool>, Tx) -> BoxFuture<'static, Result<()>>| {
+            let dsl = spa.dsl.clone();
+            spa.ctx.sync_task(move |tx| f(dsl, tx)).await
+        };
+        let spa = import(&env, dir.path()).await;
+        task(&spa, |d, tx| {
+            Box::pin(async move {
+                d.create_fs(&tx, "tank/bad", ObjsetType::Other, 0).await?;
+                d.create_fs(&tx, "tank/bad/below", ObjsetType::Other, 0).await.map(drop)
+            })
+        })
+        .await
+        .unwrap();
+        let root = spa.dsl.by_name("tank/bad").await.unwrap().phys().bp;
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        // (It is a small block.)
+        root.dvas().for_each(|dva| flip_at(&disk, dva.offset - 1000));
+        let spa = import(&env, dir.path()).await;
+        let bad = spa.dsl.by_name("tank/bad").await.unwrap();
+        assert!(spa.dsl.objset(&bad).await.is_err());
+        drop(bad);
+        assert_eq!(read_all(&env, &spa).await.unwrap(), (FILES, 0));
+        let below = spa.dsl.by_name("tank/bad/below").await.unwrap();
+        spa.dsl.objset(&below).await.unwrap();
+        drop(below);
+        task(&spa, |d, tx| Box::pin(async move { d.destroy_head(&tx, "tank/bad/below").await }))
+            .await
+            .unwrap();
+        task(&spa, |d, tx| Box::pin(async move { d.destroy_head(&tx, "tank/bad").await })).await.unwrap();
+        assert!(spa.suspended().is_none());
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        let spa = import(&env, dir.path()).await;
+        assert!(spa.dsl.by_name("tank/bad").await.is_err());
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
 }

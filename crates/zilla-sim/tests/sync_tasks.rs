@@ -4,7 +4,10 @@
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use zilla_core::dsl::{DslPool, Grantee, Setting};
+use zilla::{Import, Pool};
+use zilla_codec::crypt::Suite;
+use zilla_core::crypt::{KeyFormat, WrappingKey};
+use zilla_core::dsl::{DslPool, Grantee, NewCrypt, NewSuite, RedactionList, Setting};
 use zilla_core::error::Result;
 use zilla_core::spa::{Spa, discover};
 use zilla_core::txg::Tx;
@@ -22,17 +25,20 @@ use zilla_sim::pool::run::{fill_fs, task};
 use zilla_sim::{CrashPolicy, Sim, Survivors};
 
 /// What administrators do, each in one sync task.
-const OPERATIONS: [&str; 18] = [
+const OPERATIONS: [&str; 23] = [
     "snapshot",
     "create",
+    "create and grant",
     "clone",
     "promote",
     "rename",
     "rename to another parent",
     "rename a snapshot",
+    "rename snapshots",
     "roll back",
     "bookmark",
     "destroy a bookmark",
+    "destroy a bookmark of clones",
     "hold",
     "release",
     "release and destroy",
@@ -40,6 +46,8 @@ const OPERATIONS: [&str; 18] = [
     "inherit",
     "destroy a snapshot",
     "destroy a clone",
+    "destroy what has grants and a list",
+    "destroy what is encrypted",
     "allow",
 ];
 
@@ -48,14 +56,20 @@ async fn perform(d: &Arc<DslPool>, tx: &Tx, what: &str) -> Result<()> {
     match what {
         "snapshot" => d.snapshot(tx, &one("tank/a@c")).await.map(drop),
         "create" => d.create_fs(tx, "tank/new", ObjsetType::Zvol, 0).await.map(drop),
+        "create and grant" => {
+            let ds = d.create_fs(tx, "tank/granting/new", ObjsetType::Zvol, 0).await?;
+            d.grant_to_creator(tx, &ds.dir(), 1000).await
+        }
         "clone" => d.clone_ds(tx, "tank/second", "tank/a@b").await.map(drop),
         "promote" => d.promote(tx, "tank/clone").await,
         "rename" => d.rename(tx, "tank/clone", "tank/other").await,
         "rename to another parent" => d.rename(tx, "tank/clone", "tank/a/clone").await,
         "rename a snapshot" => d.rename_snapshot(tx, "tank/a", "b", "z", false).await,
+        "rename snapshots" => d.rename_snapshot(tx, "tank/marked", "same", "other", true).await,
         "roll back" => d.rollback(tx, "tank/a", None).await,
         "bookmark" => d.bookmark(tx, &[("tank/a@b".to_owned(), "tank/a#b".to_owned())]).await,
         "destroy a bookmark" => d.destroy_bookmarks(tx, &one("tank/a#a")).await,
+        "destroy a bookmark of clones" => d.destroy_bookmarks(tx, &one("tank/marked#gone")).await,
         "hold" => d.hold_snapshot(tx, "tank/a@b", "second").await,
         "release" => d.release_snapshots(tx, &one("tank/a@b"), "first").await,
         "release and destroy" => d.release_snapshots(tx, &one("tank/clone@left"), "last").await,
@@ -70,6 +84,8 @@ async fn perform(d: &Arc<DslPool>, tx: &Tx, what: &str) -> Result<()> {
         }
         "destroy a snapshot" => d.destroy_snapshots(tx, &one("tank/a@mid"), false).await,
         "destroy a clone" => d.destroy_head(tx, "tank/spare").await,
+        "destroy what has grants and a list" => d.destroy_head(tx, "tank/granting").await,
+        "destroy what is encrypted" => d.destroy_head(tx, "tank/locked").await,
         _ => d.allow(tx, "tank/a", &[(Grantee::parse("el$").unwrap(), one("snapshot").to_vec())]).await,
     }
 }
@@ -118,6 +134,35 @@ fn prepared() -> Survivors {
         }
         task(&spa, |d, tx| {
             Box::pin(async move {
+                d.create_fs(&tx, "tank/granting", ObjsetType::Other, 0).await?;
+                for name in ["tank/marked", "tank/marked/below"] {
+                    d.create_fs(&tx, name, ObjsetType::Other, 0).await?;
+                }
+                let key = WrappingKey::raw(KeyFormat::Raw, &[7; 32])?;
+                let suite = NewSuite::Of(Suite::Aes256Gcm);
+                let crypt = NewCrypt { suite, key: Some(Arc::new(key)), location: None };
+                d.create_fs_with(&tx, "tank/locked", ObjsetType::Zvol, 0, &crypt).await?;
+                let given =
+                    ["ul$1000", "c-$"].map(|to| (Grantee::parse(to).unwrap(), vec!["snapshot".into()]));
+                d.allow(&tx, "tank/granting", &given).await
+            })
+        })
+        .await
+        .unwrap();
+        for name in ["tank/granting@s", "tank/marked@gone", "tank/marked@same", "tank/marked/below@same"] {
+            snapshot(name).await;
+        }
+        for name in ["tank/its", "tank/other"] {
+            clone(name, "tank/marked@same").await;
+        }
+        task(&spa, |d, tx| {
+            Box::pin(async move {
+                let list = RedactionList { snaps: vec![1], runs: vec![] };
+                d.redact(&tx, &d.by_name("tank/granting@s").await?, "tank/granting#list", &list).await?;
+                d.bookmark(&tx, &[("tank/marked@gone".to_owned(), "tank/marked#gone".to_owned())]).await?;
+                let gone = ["tank/granting@s", "tank/marked@gone"].map(str::to_owned);
+                d.destroy_snapshots(&tx, &gone, false).await?;
+                d.hold_snapshot(&tx, "tank/marked@same", "kept").await?;
                 d.bookmark(&tx, &[("tank/a@a".to_owned(), "tank/a#a".to_owned())]).await?;
                 d.hold_snapshot(&tx, "tank/a@b", "first").await?;
                 d.hold_snapshot(&tx, "tank/clone@left", "last").await?;
@@ -291,5 +336,34 @@ fn a_log_of_errors_that_cannot_be_read_is_in_nobodys_way() {
         assert!(spa.suspended().is_none(), "{:?}", spa.suspended());
         assert_eq!(spa.scan().unwrap().errors.count().await.unwrap(), 1);
         spa.close(None).await.unwrap();
+    });
+}
+
+/// Of a list that is destroyed what comes before a damaged member is gone, and the pool goes on.
+#[test]
+fn a_damaged_member_of_a_list_is_refused_alone() {
+    let sim = prepared().boot(1);
+    let env = sim.env();
+    sim.block_on(async {
+        let found = discover(&env, &["/disks".into()]).await.unwrap();
+        let spa = import(&env, &found[0], false).await.unwrap();
+        task(&spa, |d, tx| {
+            Box::pin(async move {
+                let names = d.by_name("tank/a").await?.phys().snapnames_zapobj;
+                // The object directory is no snapshot.
+                Zap::open(d.mos(), names).await?.insert_u64(&tx, "bad", 1).await
+            })
+        })
+        .await
+        .unwrap();
+        spa.close(None).await.unwrap();
+        drop(spa);
+        let pool = Pool::import(&env, &["/disks"], "tank", Import::default()).await.unwrap();
+        let destroy = async |names: &[&str]| {
+            pool.destroy_named(names.iter().map(|n| (*n).to_owned()).collect(), false).await
+        };
+        destroy(&["tank/a@mid", "tank/a@bad", "tank/clone@right"]).await.unwrap_err();
+        destroy(&["tank/a@mid", "tank/clone@right"]).await.unwrap();
+        pool.export().await.unwrap();
     });
 }

@@ -130,29 +130,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Destroys the first of these, as many as a txg has room for, and says how many.
+    /// Destroys the first of these, as many as a txg has room for, and says how many. What fails
+    /// begins the next call, so that it is in a txg of its own, and nothing else half done with it.
     async fn destroy_some(&self, names: Vec<String>, defer: bool) -> Result<usize> {
+        self.abort_left(&names).await?;
         self.task(move |dsl, tx| {
             Box::pin(async move {
-                // What an interrupted receive has left below a dataset, which nobody is shown, is a
-                // clone of what goes.
-                let mut left = Vec::new();
-                for name in names.iter().filter(|n| !n.contains('@')) {
-                    match dsl.by_name(&format!("{name}/{RECV_NAME}")).await {
-                        Ok(found) => left.push(found),
-                        Err(e) if e.is(Errno::NoEnt) => {}
-                        Err(e) => return Err(e),
-                    }
-                }
-                // It could still go on where what it is of cannot be destroyed.
-                for name in names.iter().filter(|_| !left.is_empty()) {
-                    if dsl.by_name(name).await.is_ok_and(|ds| ds.is_long_held()) {
-                        return Err(Error::os(Errno::Busy, format!("{name}: dataset is busy")));
-                    }
-                }
-                for found in left {
-                    dsl.recv_abort(&tx, &found).await?;
-                }
                 for (done, name) in names.iter().cloned().enumerate() {
                     if !dsl.may_destroy_more(done) {
                         return Ok(done);
@@ -163,16 +146,56 @@ impl Pool {
                     {
                         continue;
                     }
-                    if name.contains('@') {
-                        dsl.destroy_snapshots(&tx, &[name], defer).await?;
-                    } else {
-                        dsl.destroy_head(&tx, &name).await?;
+                    let before = dsl.mos().changes();
+                    let destroyed = match name.contains('@') {
+                        true => dsl.destroy_snapshots(&tx, &[name], defer).await,
+                        false => dsl.destroy_head(&tx, &name).await,
+                    };
+                    match destroyed {
+                        Ok(()) => {}
+                        Err(_) if done > 0 && dsl.mos().changes() == before => return Ok(done),
+                        Err(e) => return Err(e),
                     }
                 }
                 Ok(names.len())
             })
         })
         .await
+    }
+
+    /// Takes away what interrupted receives have left below datasets that are to be destroyed. Nobody
+    /// is shown it, and it is a clone of what goes.
+    async fn abort_left(&self, names: &[String]) -> Result<()> {
+        let mut left = Vec::new();
+        for name in names.iter().filter(|n| !n.contains('@')) {
+            match self.dsl().by_name(&format!("{name}/{RECV_NAME}")).await {
+                Ok(found) => left.push(found),
+                Err(e) if e.is(Errno::NoEnt) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        for found in left {
+            let names = names.to_vec();
+            self.task(move |dsl, tx| {
+                Box::pin(async move {
+                    // It could still go on where what it is of cannot be destroyed.
+                    for name in &names {
+                        if dsl.by_name(name).await.is_ok_and(|ds| ds.is_long_held()) {
+                            return Err(Error::os(Errno::Busy, format!("{name}: dataset is busy")));
+                        }
+                    }
+                    dsl.recv_abort(&tx, &found).await
+                })
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Releases the holds that were to end with the import before this one, as senders of OpenZFS
+    /// make them.
+    pub async fn release_temporary_holds(&self) -> Result<()> {
+        self.dsl().release_temporary_holds().await
     }
 
     /// Destroys what interrupted receives that cannot go on have left, and says what that was.

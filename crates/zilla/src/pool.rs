@@ -152,8 +152,13 @@ impl Pool {
             ..OpenOpts::default()
         };
         let spa = Spa::open(env, one, opts).await?;
+        let dsl = spa.dsl.clone();
+        let settled = async move {
+            dsl.destroy_inconsistent().await?;
+            dsl.release_temporary_holds().await
+        };
         if !how.readonly
-            && let Err(e) = spa.dsl.destroy_inconsistent().await
+            && let Err(e) = settled.await
         {
             // Else the engine would go on, and keep the devices, without anybody to ask it.
             if let Err(e) = spa.close(None).await {

@@ -491,7 +491,7 @@ impl Objset {
     }
 
     /// How often the sync task has changed an object so far.
-    pub(crate) fn changes(&self) -> u64 {
+    pub fn changes(&self) -> u64 {
         self.shared.changes.load(Ordering::Relaxed)
     }
 

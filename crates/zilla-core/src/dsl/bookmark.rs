@@ -329,6 +329,7 @@ impl DslPool {
             match self.bookmark_by_name(name).await {
                 Ok((head, mark)) if !found.iter().any(|(h, m)| h.id == head.id && *m == mark) => {
                     self.read_dataset(&head).await?;
+                    self.read_for_bookmark(&head, &mark.phys).await?;
                     found.push((head, mark));
                 }
                 Ok(_) => {}

@@ -265,6 +265,7 @@ impl DslPool {
         let crypting = self.new_crypt_check(Some(&parent), crypt).await?;
         self.check_space(SpaceCheck::Normal)?;
         self.read_for_new(&parent, None).await?;
+        self.read_for_creator(&parent).await?;
         let last = name::parent(name).map_or(name, |p| p.1);
         let ds = self.create_dataset_sync(tx, &parent, last, None, flags).await?;
         if let Some(crypting) = crypting {
@@ -406,6 +407,7 @@ impl DslPool {
         }
         self.check_space(SpaceCheck::Normal)?;
         self.read_for_new(&parent, Some(&o)).await?;
+        self.read_for_creator(&parent).await?;
         // The clone's root is the snapshot's, and is read for its log's header.
         self.objset(&o).await?;
         let last = name::parent(name).map_or(name, |p| p.1);

@@ -56,7 +56,7 @@ pub struct DslDataset {
     /// The kind of its contents, once that is known; 0 until then.
     pub(super) os_type: AtomicU64,
     /// Its intent log was freed, whatever the header says.
-    pub(super) log_freed: AtomicBool,
+    pub(crate) log_freed: AtomicBool,
     /// The objset's root changed without any object of it.
     pub(super) rewrite_root: AtomicBool,
     /// The last txg that its livelist tells of.

@@ -117,8 +117,16 @@ impl DslPool {
         Ok(())
     }
 
-    async fn read_grants(&self, dir: &DslDir) -> Result<()> {
+    pub(super) async fn read_grants(&self, dir: &DslDir) -> Result<()> {
         self.grants(dir).await.map(drop)
+    }
+
+    /// Before a dataset is made below a dir: what may be given to who makes it.
+    pub(super) async fn read_for_creator(&self, parent: &Arc<DslDir>) -> Result<()> {
+        for dir in parent.ancestry() {
+            self.read_grants(&dir).await?;
+        }
+        Ok(())
     }
 
     async fn grant(&self, tx: &Tx, dir: &DslDir, who: &Grantee, perms: &[String]) -> Result<()> {

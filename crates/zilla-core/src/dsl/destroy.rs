@@ -55,15 +55,17 @@ impl DslPool {
     #[crate::boxed]
     pub async fn space_freed_by(&self, first: &DslDataset, last: &DslDataset) -> Result<u64> {
         let since = first.phys().prev_snap_txg;
-        let (mut at, mut used) = (last.phys().next_snap_obj, 0u64);
-        while at != first.id {
-            if at == 0 {
+        let (mut at, mut used) = (None, 0u64);
+        if last.phys().next_snap_obj != 0 {
+            at = Some(self.dataset(last.phys().next_snap_obj).await?);
+        }
+        while at.as_ref().is_none_or(|ds| ds.id != first.id) {
+            let Some(ds) = at else {
                 return Err(Error::inval(format!("{} is not before {}", first.name(), last.name())));
-            }
-            let ds = self.dataset(at).await?;
+            };
             let dead = self.deadlist_open(ds.phys().deadlist_obj).await?;
             used = used.saturating_add(self.deadlist_space_range(&dead, since, u64::MAX).await?.used);
-            at = ds.phys().prev_snap_obj;
+            at = self.prev(&ds).await?;
         }
         Ok(used)
     }

@@ -6,6 +6,7 @@ use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::zap::{CreateOpts, Zap};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::enums::SPA_VERSION_USERREFS;
 use zilla_ondisk::object_type::DMU_OT_USERREFS;
@@ -100,6 +101,50 @@ impl DslPool {
             self.note(tx, &snap, "release", &format!("tag={tag} refs={left}"));
             if goes {
                 self.destroy_snapshot_sync(tx, &snap, false).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The holds that were to last no longer than the pool stayed imported, as OpenZFS's senders
+    /// make them: each names a snapshot's object and a tag.
+    pub(super) async fn temporary_holds(&self) -> Result<Vec<String>> {
+        let id = self.tmp_userrefs.load(Ordering::Relaxed);
+        if id == 0 {
+            return Ok(Vec::new());
+        }
+        let all = Zap::open(self.mos(), id).await?.entries().await?;
+        Ok(all.iter().map(|e| e.name_str().into_owned()).collect())
+    }
+
+    pub(super) async fn release_temporary_hold(&self, tx: &Tx, hold: &str) -> Result<()> {
+        let zap = Zap::open(self.mos(), self.tmp_userrefs.load(Ordering::Relaxed)).await?;
+        zap.try_get(hold).await?;
+        let of = hold.split_once('-').and_then(|(id, tag)| Some((u64::from_str_radix(id, 16).ok()?, tag)));
+        if let Some((id, tag)) = of {
+            let released = match self.dataset(id).await {
+                Ok(snap) => self.release_snapshots(tx, &[snap.name()], tag).await,
+                Err(e) => Err(e),
+            };
+            if let Err(e) = released
+                && !e.is(Errno::NoEnt)
+            {
+                return Err(e);
+            }
+        }
+        zap.delete_if_there(tx, hold).await.map(drop)
+    }
+
+    /// Releases them, when the pool was imported for writing.
+    #[crate::boxed]
+    pub async fn release_temporary_holds(self: &Arc<Self>) -> Result<()> {
+        for hold in self.temporary_holds().await? {
+            let (dsl, one) = (self.clone(), hold.clone());
+            let task = self
+                .ctx
+                .sync_task(move |tx| Box::pin(async move { dsl.release_temporary_hold(&tx, &one).await }));
+            if let Err(e) = task.await {
+                tracing::warn!(pool = %self.name(), %hold, error = %e, "a temporary hold is not released");
             }
         }
         Ok(())

@@ -14,6 +14,7 @@ use super::Refusal;
 use super::deleg::Who;
 use super::dir::DslDir;
 use super::name;
+use super::props::Setting;
 use crate::error::{Errno, Result};
 use crate::txg::Tx;
 use crate::zap::Zap;
@@ -49,7 +50,24 @@ impl Limit {
 /// Property value of a dataset without a limit.
 pub const NO_LIMIT: u64 = u64::MAX;
 
+/// Whether a property that is set so is a limit that binds.
+pub(super) fn binds(name: &str, s: &Setting) -> bool {
+    let is_limit = Limit::BOTH.iter().any(|l| l.property() == name);
+    match s {
+        Setting::Local(v) | Setting::Received(v) => is_limit && v.as_u64() != Some(NO_LIMIT),
+        Setting::Inherit | Setting::Revert | Setting::NotReceived => false,
+    }
+}
+
 impl DslPool {
+    /// Refuses a limit in a pool that cannot count.
+    pub(super) fn binding_check(&self, name: &str, s: &Setting) -> Result<()> {
+        match binds(name, s) && !self.feature_enabled("filesystem_limits") {
+            true => Err(Refusal::FeatureDisabled("filesystem_limits").into()),
+            false => Ok(()),
+        }
+    }
+
     /// What a dir counts below it; None where it does not.
     pub(super) async fn counted(&self, dir: &DslDir, what: Limit) -> Result<Option<u64>> {
         match dir.zap() {
@@ -60,9 +78,6 @@ impl DslPool {
 
     /// A limit is about to be set on a dir: from now on it is counted.
     pub(super) async fn limits_begin(&self, tx: &Tx, dir: &Arc<DslDir>) -> Result<()> {
-        if !self.feature_enabled("filesystem_limits") {
-            return Err(Refusal::FeatureDisabled("filesystem_limits").into());
-        }
         self.read_for_counts(dir).await?;
         if !self.feature_active("filesystem_limits") {
             self.feature_incr(tx, "filesystem_limits").await?;

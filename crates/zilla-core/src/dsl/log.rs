@@ -42,9 +42,14 @@ impl DslPool {
             return Ok(());
         }
         self.ctx.log.kept.forget(ds.id);
+        let opened = match ds.open_objset() {
+            Some(os) => Ok(os),
+            // The header is there without the key as well, which may be one that opens nothing.
+            None => self.sealed_objset(ds).await,
+        };
         // A dataset whose beginning is damaged can go all the same. What its log has stays
         // allocated then, as all does that damage hides.
-        let os = match self.objset(ds).await {
+        let os = match opened {
             Ok(os) => os,
             Err(e) => {
                 tracing::warn!(dataset = %ds.name(), error = %e, "its intent log stays allocated");

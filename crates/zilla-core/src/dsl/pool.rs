@@ -541,12 +541,22 @@ impl DslPool {
         Ok(())
     }
 
-    /// The snapshot before a dataset, or the origin of a clone.
+    /// The snapshot before a dataset, or the origin of a clone. Each is older than the one it is
+    /// before, so whoever goes back from one to the next comes to an end.
     #[crate::boxed]
     pub async fn prev(&self, ds: &DslDataset) -> Result<Option<Arc<DslDataset>>> {
         match ds.phys().prev_snap_obj {
             0 => Ok(None),
-            id => Ok(Some(self.dataset(id).await?)),
+            id => {
+                let prev = self.dataset(id).await?;
+                let older = !ds.is_snapshot() || prev.phys().creation_txg < ds.phys().creation_txg;
+                if !prev.is_snapshot() || !older {
+                    let b = Bookmark::new(0, ObjectId(ds.id), 0, 0);
+                    let what = format!("dataset {id}, which is to be before dataset {}, is not", ds.id);
+                    return Err(Error::corrupt(Some(b), "", what));
+                }
+                Ok(Some(prev))
+            }
         }
     }
 

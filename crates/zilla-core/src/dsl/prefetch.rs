@@ -18,6 +18,7 @@ use crate::types::ObjectId;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use zilla_ondisk::dsl::ZfsBookmarkPhys;
 use zilla_ondisk::object_type::{DMU_OT_BPOBJ, DMU_OT_BPOBJ_SUBOBJ};
 
 /// Blocks that are asked for at once.
@@ -82,6 +83,40 @@ impl DslPool {
         let list = self.bpobj_open(id).await?;
         self.read_object(id).await?;
         self.read_object(list.phys()?.subobjs).await
+    }
+
+    /// The list of a key of a dataset's deadlists, which is to go.
+    async fn read_for_key(&self, ds: &DslDataset, key: u64) -> Result<()> {
+        self.read_key(ds.phys().deadlist_obj, key).await?;
+        match self.remap_deadlist(ds).await? {
+            Some(id) => self.read_key(id, key).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Those of the clones that have the key, too.
+    async fn read_for_clones_key(&self, dir: &Arc<DslDir>, key: u64) -> Result<()> {
+        for clone in self.clones_since(dir, key).await? {
+            self.read_for_key(&clone, key).await?;
+        }
+        Ok(())
+    }
+
+    /// A dir's share of its key.
+    async fn read_dir_key(&self, dir: &DslDir) -> Result<()> {
+        match self.key_object(dir).await? {
+            Some(key) => self.read_object(key).await,
+            None => Ok(()),
+        }
+    }
+
+    /// For a bookmark that is to be destroyed.
+    pub(super) async fn read_for_bookmark(&self, head: &DslDataset, mark: &ZfsBookmarkPhys) -> Result<()> {
+        if mark.redaction_obj != 0 {
+            // It is freed, whatever it says.
+            self.mos().hold_wait(ObjectId(mark.redaction_obj)).await?;
+        }
+        self.read_for_clones_key(&head.dir(), mark.creation_txg).await
     }
 
     /// What is the pool's: counts of features, the directory, the list of blocks to be freed, room
@@ -153,6 +188,7 @@ impl DslPool {
             None => self.dataset(self.origin_snap()).await?,
         };
         self.read_dataset(&origin).await?;
+        self.read_dir_key(&origin.dir()).await?;
         self.read_dataset(&self.head(&origin.dir()).await?).await?;
         self.read_pool().await
     }
@@ -161,6 +197,16 @@ impl DslPool {
     pub(super) async fn read_for_destroyed(&self, ds: &Arc<DslDataset>) -> Result<()> {
         self.read_dataset(ds).await?;
         self.read_livelist(&ds.dir()).await?;
+        if let Some(id) = self.remap_deadlist(ds).await? {
+            self.read_deadlist(id).await?;
+        }
+        if !ds.is_snapshot() {
+            self.read_dir_key(&ds.dir()).await?;
+            self.read_grants(&ds.dir()).await?;
+            for mark in ds.bookmarks() {
+                self.read_for_bookmark(ds, &mark.phys).await?;
+            }
+        }
         if let Some(prev) = self.prev(ds).await? {
             self.read_dataset(&prev).await?;
         }
@@ -168,10 +214,8 @@ impl DslPool {
         if next != 0 {
             let next = self.dataset(next).await?;
             self.read_dataset(&next).await?;
-            for ds in [ds, &next] {
-                if let Some(id) = self.remap_deadlist(ds).await? {
-                    self.read_deadlist(id).await?;
-                }
+            if let Some(id) = self.remap_deadlist(&next).await? {
+                self.read_deadlist(id).await?;
             }
             let after = next.phys().next_snap_obj;
             if after != 0 {
@@ -179,13 +223,7 @@ impl DslPool {
             }
             self.read_dataset(&self.head(&ds.dir()).await?).await?;
             // Their deadlists lose its key.
-            let key = ds.phys().creation_txg;
-            for clone in self.clones_since(&ds.dir(), key).await? {
-                self.read_key(clone.phys().deadlist_obj, key).await?;
-                if let Some(id) = self.remap_deadlist(&clone).await? {
-                    self.read_key(id, key).await?;
-                }
-            }
+            self.read_for_clones_key(&ds.dir(), ds.phys().creation_txg).await?;
         }
         self.read_pool().await
     }

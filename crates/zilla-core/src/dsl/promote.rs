@@ -121,6 +121,14 @@ impl DslPool {
         for ds in f.shared.iter().chain(&f.clone_snaps).chain(&f.origin_snaps).chain(&f.origin_origin) {
             self.read_dataset(ds).await?;
         }
+        for s in &f.shared {
+            let clones = s.phys().next_clones_obj;
+            if clones != 0 {
+                for id in Zap::open(self.mos(), clones).await?.ints().await? {
+                    self.dataset(id).await?;
+                }
+            }
+        }
         self.read_livelist(&f.clone.dir()).await?;
         self.read_livelist(&origin.dir()).await?;
         self.read_pool().await?;

@@ -10,6 +10,7 @@ use super::Refusal;
 use super::bpobj::Delta;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
+use super::limits::binds;
 use super::space::SpaceCheck;
 use crate::arc::Caching;
 use crate::dmu::{Prefetch, WriteProps};
@@ -306,12 +307,7 @@ impl DslPool {
         };
         self.check_space(check)?;
         self.read_dir(&ds.dir()).await?;
-        let limits = |name: &str| super::Limit::BOTH.iter().any(|l| l.property() == name);
-        let bounds = |s: &Setting| match s {
-            Setting::Local(v) | Setting::Received(v) => v.as_u64() != Some(super::NO_LIMIT),
-            Setting::Inherit | Setting::Revert | Setting::NotReceived => false,
-        };
-        if !ds.is_snapshot() && props.iter().any(|(name, s)| limits(name) && bounds(s)) {
+        if !ds.is_snapshot() && props.iter().any(|(name, s)| binds(name, s)) {
             self.read_pool().await?;
             self.limits_begin(tx, &ds.dir()).await?;
         }
@@ -378,13 +374,12 @@ impl DslPool {
     /// Why nothing could have these properties.
     pub fn settings_check(&self, props: &[(String, Setting)]) -> Result<()> {
         for (prop, s) in props {
-            if prop.len() >= crate::zap::ZAP_MAXNAMELEN {
-                return Err(Error::os(Errno::NameTooLong, format!("property name '{prop}' is too long")));
-            }
+            name_length_check(prop, s)?;
             if let Setting::Local(v) = s {
                 let value = v.as_u64().unwrap_or(0);
                 self.needs_version(version_of(prop, value))?;
                 self.feature_check(prop, value)?;
+                self.binding_check(prop, s)?;
             }
             if let Setting::Local(v) | Setting::Received(v) = s
                 && v.stored().len() > crate::zap::ZAP_MAXVALUELEN
@@ -414,9 +409,7 @@ impl DslPool {
                 _ => now,
             }
         };
-        if name.len() >= crate::zap::ZAP_MAXNAMELEN {
-            return Err(Error::os(Errno::NameTooLong, format!("property name '{name}' is too long")));
-        }
+        name_length_check(name, s)?;
         let (dir, p) = (ds.dir(), ds.phys());
         if ds.is_snapshot() {
             self.needs_version(SPA_VERSION_SNAP_PROPS)?;
@@ -439,6 +432,7 @@ impl DslPool {
         };
         self.needs_version(version_of(name, value))?;
         self.feature_check(name, value)?;
+        self.binding_check(name, s)?;
         let d = dir.phys();
         match name {
             "quota" if value != 0 && value < d.used_bytes.max(or_now("reservation", d.reserved)) => {
@@ -530,7 +524,8 @@ impl DslPool {
             }
             Setting::Inherit => {
                 zap.delete_if_there(tx, name).await?;
-                if zap.try_get(HAS_RECVD).await?.is_some() {
+                // Nothing is received under a longer name.
+                if inherit.len() < crate::zap::ZAP_MAXNAMELEN && zap.try_get(HAS_RECVD).await?.is_some() {
                     zap.set_u64(tx, &inherit, 0).await?;
                 }
             }
@@ -566,6 +561,8 @@ impl DslPool {
         // As in OpenZFS this one counts from when it is asked for, not from the first block.
         if let ("compression", Setting::Local(v) | Setting::Received(v)) = (name, s)
             && v.as_u64().and_then(|v| feature_of(name, v)) == Some("zstd_compress")
+            // What was received may ask for more than the pool has.
+            && self.feature_enabled("zstd_compress")
         {
             self.activate_feature(tx, ds, "zstd_compress").await?;
         }
@@ -595,6 +592,15 @@ impl DslPool {
             }
         }
         Ok(())
+    }
+}
+
+/// A ZAP has room for a property's name, with what is put behind that of a received one.
+fn name_length_check(name: &str, s: &Setting) -> Result<()> {
+    let more = if matches!(s, Setting::Received(_)) { RECVD.len() } else { 0 };
+    match name.len() + more >= crate::zap::ZAP_MAXNAMELEN {
+        true => Err(Error::os(Errno::NameTooLong, format!("property name '{name}' is too long"))),
+        false => Ok(()),
     }
 }
 

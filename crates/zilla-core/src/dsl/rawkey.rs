@@ -288,19 +288,19 @@ impl DslPool {
         Ok(())
     }
 
-    /// Gives a dataset whose increment is whole the sender's wrapping, where nobody loses by it.
-    pub(super) async fn recv_raw_rewrap(
+    /// The key of a dataset whose increment is whole, if it is to get the sender's wrapping: where
+    /// nobody loses by it.
+    pub(super) async fn recv_raw_rewraps(
         &self,
-        tx: &Tx,
         dir: &Arc<DslDir>,
         raw: &RawKey,
         keep: bool,
-    ) -> Result<()> {
-        let Some(object) = self.key_object(dir).await? else { return Ok(()) };
+    ) -> Result<Option<Zap>> {
+        let Some(object) = self.key_object(dir).await? else { return Ok(None) };
         let zap = Zap::open(self.mos(), object).await?;
         if self.key_phys(object).await? == raw.phys || zap.get_u64(DSL_CRYPTO_KEY_ROOT_DDOBJ).await? != dir.id
         {
-            return Ok(());
+            return Ok(None);
         }
         let opens_others = self.sharing(dir, dir.id).await?.iter().any(|d| d.id != dir.id);
         let rng = &*self.ctx.env.rng;
@@ -308,9 +308,9 @@ impl DslPool {
             self.keys.wrapping(dir.id).is_none_or(|loaded| DataKey::unwrap(rng, &raw.phys, &loaded).is_ok());
         if keep || opens_others || !stays_open {
             tracing::warn!(dataset = %dir.name(), "the sender's key was changed; the dataset keeps the one it has here");
-            return Ok(());
+            return Ok(None);
         }
-        self.put_raw_key(tx, &zap, raw, dir.id).await
+        Ok(Some(zap))
     }
 
     /// The snapshot of a raw stream has the sender's set of IVs.

@@ -15,6 +15,7 @@ use super::DslPool;
 use super::dataset::{DslDataset, LongHold};
 use super::deleg::Who;
 use super::dir::DslDir;
+use super::limits::binds;
 use super::name;
 use super::props::Setting;
 use super::rawkey::RawKey;
@@ -88,6 +89,15 @@ pub struct RecvTarget {
 
 fn refuse<T>(errno: Errno, what: impl Into<String>) -> Result<T> {
     Err(Error::os(errno, what.into()))
+}
+
+fn not_received(ds: &DslDataset, property: &str, why: &Error) {
+    tracing::warn!(dataset = %ds.name(), %property, "not received: {why}");
+}
+
+/// What did not come with the stream.
+fn asked_for(settings: &[(String, Setting)]) -> Vec<(String, Setting)> {
+    settings.iter().filter(|(_, s)| matches!(s, Setting::Local(_))).cloned().collect()
 }
 
 impl DslPool {
@@ -327,6 +337,7 @@ impl DslPool {
         self.new_props_check(&parent, &o.fs, &o.settings, 0)?;
         self.check_space(SpaceCheck::Normal)?;
         self.read_for_new(&parent, origin.as_ref()).await?;
+        self.read_for_creator(&parent).await?;
         if let Some(origin) = &origin {
             self.objset(origin).await?;
         }
@@ -342,7 +353,17 @@ impl DslPool {
             self.recv_raw_new(tx, &ds, raw).await?;
         }
         let os = self.recv_objset(tx, &ds, os_type, o).await?;
-        for (name, s) in &o.settings {
+        let settings: Vec<_> = o
+            .settings
+            .iter()
+            .filter(|(name, s)| {
+                self.binding_check(name, s).inspect_err(|e| not_received(&ds, name, e)).is_ok()
+            })
+            .collect();
+        if settings.iter().any(|(name, s)| binds(name, s)) {
+            self.limits_begin(tx, &ds.dir()).await?;
+        }
+        for (name, s) in settings {
             self.set_prop_sync(tx, &ds, name, s).await?;
         }
         os.set_props(self.write_props(&ds).await?);
@@ -379,6 +400,7 @@ impl DslPool {
         let dir = head.dir();
         self.recv_limit_check(&dir, false, &o.who).await?;
         self.recv_onto_check(&dir, b, o).await?;
+        self.settings_check(&asked_for(&o.settings))?;
         if head.is_inconsistent() || self.recv_child(&dir).await?.is_some() {
             let what =
                 format!("destination {} contains partially-complete state from \"zfs receive -s\".", o.fs);
@@ -528,9 +550,10 @@ impl DslPool {
         o: &RecvOpts,
     ) -> Result<Arc<DslDataset>> {
         let now = self.ctx.env.wall().as_secs();
-        if t.ds.is_gone() || t.ds.is_long_held() {
+        // Who goes on with an interrupted receive, too, holds it alone, and looks whether it is gone.
+        let Some(_alone) = t.ds.hold_alone().filter(|_| !t.ds.is_gone()) else {
             return refuse(Errno::Busy, format!("{}: dataset is busy", o.fs));
-        }
+        };
         if t.ds.phys().prev_snap_txg >= tx.txg().0 {
             return refuse(Errno::Again, "a snapshot of this txg exists");
         }
@@ -554,6 +577,11 @@ impl DslPool {
             self.read_dataset(&prev).await?;
         }
         self.read_pool().await?;
+        // That of a new dataset differs where the sender's was changed before the rest came.
+        let rewrapped = match &o.raw {
+            Some(raw) => self.recv_raw_rewraps(&head.dir(), raw, o.keep_key).await?,
+            None => None,
+        };
         if !t.new {
             self.recv_swap(tx, t, &head, o).await?;
         }
@@ -566,8 +594,9 @@ impl DslPool {
         head.change(tx, |p| p.flags &= !DS_FLAG_INCONSISTENT);
         if let Some(raw) = &o.raw {
             self.recv_raw_ivset(tx, &snap, raw).await?;
-            // That of a new dataset differs where the sender's was changed before the rest came.
-            self.recv_raw_rewrap(tx, &head.dir(), raw, o.keep_key).await?;
+            if let Some(key) = rewrapped {
+                self.put_raw_key(tx, &key, raw, head.dir().id()).await?;
+            }
             // Whoever opens it now does so with its key, or as one that has none.
             head.drop_objset();
         }
@@ -606,13 +635,15 @@ impl DslPool {
             return refuse(Errno::DQuot, format!("destination {} space quota exceeded.", o.fs));
         }
         // What was asked for is refused before anything is changed.
-        let asked: Vec<_> =
-            o.settings.iter().filter(|(_, s)| matches!(s, Setting::Local(_))).cloned().collect();
+        let asked = asked_for(&o.settings);
         for (name, s) in &asked {
             self.set_prop_check(head, name, s, &asked).await?;
         }
         for s in &later {
             self.read_for_destroyed(s).await?;
+        }
+        if o.settings.iter().any(|(name, s)| binds(name, s)) {
+            self.read_for_counts(&head.dir()).await?;
         }
         self.read_dataset(&t.ds).await?;
         self.read_livelist(&t.ds.dir()).await?;
@@ -631,7 +662,11 @@ impl DslPool {
         }
         self.clone_swap(tx, &t.ds, head, &origin).await?;
         self.destroy_head_sync(tx, &t.ds).await?;
-        for (name, s) in &self.receivable(head, &o.settings).await {
+        let settings = self.receivable(head, &o.settings).await;
+        if settings.iter().any(|(name, s)| binds(name, s)) {
+            self.limits_begin(tx, &head.dir()).await?;
+        }
+        for (name, s) in &settings {
             self.set_prop_sync(tx, head, name, s).await?;
         }
         self.props_changed(&head.dir()).await
@@ -647,7 +682,7 @@ impl DslPool {
                 if !matches!(s, Setting::Local(_))
                     && let Err(e) = self.set_prop_check(head, name, s, &set).await
                 {
-                    tracing::warn!(dataset = %head.name(), property = %name, "not received: {e}");
+                    not_received(head, name, &e);
                     set.remove(i);
                     continue 'anew;
                 }

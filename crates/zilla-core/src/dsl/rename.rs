@@ -150,7 +150,7 @@ impl DslPool {
                     return Err(Error::os(Errno::NameTooLong, "New dataset name is too long"));
                 }
                 self.read_for_renamed(&head).await?;
-                found.push((head, id));
+                found.push((head, self.dataset(id).await?));
             } else if !recursive {
                 return Err(Error::no_ent("dataset does not exist"));
             }
@@ -158,11 +158,10 @@ impl DslPool {
                 todo.extend(self.child_dirs(&dir).await?);
             }
         }
-        for (head, id) in found {
-            let snap = self.dataset(id).await?;
+        for (head, snap) in found {
             self.note(tx, &snap, "rename", &format!("-> @{new}"));
             self.snap_remove(tx, &head, old, false).await?;
-            Zap::open(self.mos(), head.phys().snapnames_zapobj).await?.insert_u64(tx, new, id).await?;
+            Zap::open(self.mos(), head.phys().snapnames_zapobj).await?.insert_u64(tx, new, snap.id).await?;
             *snap.snapname.lock() = new.to_owned();
             self.note_renamed();
         }

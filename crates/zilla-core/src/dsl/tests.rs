@@ -20,6 +20,7 @@ use zilla_ondisk::enums::{ObjsetType, SPA_VERSION_FEATURES};
 use zilla_ondisk::object_type::{DMU_OT_DNODE, DMU_OT_OBJECT_DIRECTORY, DMU_OT_PLAIN_FILE_CONTENTS};
 
 mod bookmarks;
+mod holds;
 mod keys;
 mod life;
 mod limits;
@@ -519,35 +520,6 @@ fn renames_move_space() {
     p.check();
 }
 
-#[test]
-fn holds_keep_snapshots() {
-    let mut p = Pool::new();
-    p.create("tank/a");
-    p.snapshot("tank/a@s");
-    p.task(async |p, tx| p.hold_snapshot(tx, "tank/a@s", "mine").await).unwrap();
-    for odd in ["x\ntank/b@s\tkeep", "x\ty", "\x1b[2J", "\u{85}"] {
-        let refused = p.task(async |p, tx| p.hold_snapshot(tx, "tank/a@s", odd).await);
-        assert!(refused.unwrap_err().is(Errno::Inval), "{odd:?}");
-    }
-    p.reopen();
-    let held = p.task(async |p, tx| p.destroy_snapshots(tx, &["tank/a@s".into()], false).await);
-    assert!(held.unwrap_err().is(Errno::Busy));
-    p.task(async |p, tx| p.destroy_snapshots(tx, &["tank/a@s".into()], true).await).unwrap();
-    // Who sends it reads what is freed with it.
-    let sender = block_on(p.dsl.by_name("tank/a@s")).unwrap().hold();
-    let one = ["tank/a@s".to_owned()];
-    let used = p.task(async |p, tx| p.release_snapshots(tx, &one, "mine").await);
-    assert!(used.unwrap_err().is(Errno::Busy));
-    drop(sender);
-    p.snapshot("tank/a@t");
-    p.task(async |p, tx| p.hold_snapshot(tx, "tank/a@t", "other").await).unwrap();
-    let both = ["tank/a@s".to_owned(), "tank/a@t".to_owned()];
-    assert!(p.task(async |p, tx| p.release_snapshots(tx, &both, "mine").await).unwrap_err().is(Errno::NoEnt));
-    p.task(async |p, tx| p.release_snapshots(tx, &one, "mine").await).unwrap();
-    assert!(block_on(p.dsl.by_name("tank/a@s")).is_err());
-    p.check();
-}
-
 /// The limit says what may be made; what is there is found, changed and moved up whatever it says.
 #[test]
 fn how_deep_datasets_lie_can_be_tuned() {
@@ -798,6 +770,29 @@ fn a_dir_below_itself_or_twice_is_damage() {
         .unwrap();
         p.reopen();
         assert!(matches!(walk_dirs(&p), Err(crate::error::Error::Corrupt(_))));
+    }
+}
+
+/// Whoever goes back along a chain that leads back to where it was comes to an end all the same.
+#[test]
+fn a_chain_of_snapshots_that_leads_back_is_damage() {
+    let mut p = Pool::new();
+    p.create("tank/fs");
+    p.create("tank/other");
+    for name in ["tank/other@x", "tank/fs@a", "tank/fs@b", "tank/fs@c"] {
+        p.snapshot(name);
+    }
+    let (a, c, head, x) = (p.ds("tank/fs@a"), p.ds("tank/fs@c"), p.ds("tank/fs"), p.ds("tank/other@x"));
+    for back in [c.id(), head.id(), a.id()] {
+        p.task(async |_, tx| {
+            a.change(tx, |d| (d.prev_snap_obj, d.prev_snap_txg) = (back, 9));
+            Ok(())
+        })
+        .unwrap();
+        let damaged = |r: Result<()>| assert!(matches!(r, Err(Error::Corrupt(_))), "{back}: {r:?}");
+        damaged(block_on(p.dsl.space_freed_by(&x, &c)).map(drop));
+        damaged(block_on(p.dsl.written_between(&x, &head)).map(drop));
+        damaged(block_on(p.dsl.recv_source(&head, 5)).map(drop));
     }
 }
 

@@ -19,6 +19,8 @@ impl DslPool {
             return Err(Error::inval(format!("{} was received whole", ds.name())));
         }
         self.destroy_head_check(ds).await?;
+        // Nobody goes on with it from now on.
+        let _alone = ds.hold_alone().ok_or_else(|| super::busy(&ds.name()))?;
         let _origin_alone = self.hold_origin(ds).await?;
         self.read_for_destroyed(ds).await?;
         self.destroy_head_sync(tx, ds).await

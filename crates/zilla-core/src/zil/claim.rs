@@ -20,6 +20,7 @@ use crate::types::{Bookmark, Txg};
 use crate::zio::{BlockStore, Priority, Zio};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::zil::{
     LogRecord, RecordBody, ZIL_CLAIM_LR_SEQ_VALID, ZIL_REPLAY_NEEDED, ZIL_ZC_SEQ, ZilHeader,
@@ -43,18 +44,31 @@ pub struct Claim {
     pub lost: bool,
 }
 
-/// Claims the logs of all datasets of a pool that is being opened for writing.
+/// Claims the logs of all datasets of a pool that is being opened for writing. What is damaged has
+/// none that could be read, and keeps nobody from the others.
 #[crate::boxed]
 pub async fn claim_all(dsl: &Arc<DslPool>, (metaslabs, zio): (&Metaslabs, &Zio), how: Claim) -> Result<()> {
     let mut todo = vec![dsl.root_dir()];
     while let Some(dir) = todo.pop() {
-        todo.extend(dsl.child_dirs(&dir).await?);
-        let head = dsl.head(&dir).await?;
+        todo.extend(unless_damaged(&dir.name(), dsl.child_dirs(&dir).await)?.unwrap_or_default());
+        let Some(head) = unless_damaged(&dir.name(), dsl.head(&dir).await)? else { continue };
         if !head.phys().bp.is_hole() {
             claim(dsl, (metaslabs, zio), &head, how).await?;
         }
     }
     Ok(())
+}
+
+/// None where something is damaged, which no later try would mend. Devices that fail are an error.
+fn unless_damaged<T>(name: &str, result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(Error::Corrupt(c)) => {
+            tracing::warn!(dataset = %name, error = %c, "its intent log, or that of those below, is not claimed");
+            Ok(None)
+        }
+        Err(e) => Err(e),
+    }
 }
 
 async fn claim(
@@ -63,7 +77,11 @@ async fn claim(
     ds: &Arc<DslDataset>,
     Claim { first, open, kept, lost }: Claim,
 ) -> Result<()> {
-    let objset = dsl.objset(ds).await?;
+    let Some(objset) = unless_damaged(&ds.name(), dsl.objset(ds).await)? else {
+        // Others are given its blocks. Should a copy of the header come up later, they are not freed.
+        ds.log_freed.store(true, Ordering::Relaxed);
+        return Ok(());
+    };
     let header = objset.phys().zil_header;
     if header.log.is_hole() || header.claim_txg != 0 {
         return Ok(());

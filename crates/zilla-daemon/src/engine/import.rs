@@ -312,6 +312,9 @@ impl Engine {
                 Ok(gone) => tracing::info!("destroyed what interrupted receives left: {}", gone.join(", ")),
                 Err(e) => tracing::error!("pool '{}': looking for interrupted receives: {e}", pool.name()),
             }
+            if let Err(e) = pool.zilla.release_temporary_holds().await {
+                tracing::error!("pool '{}': looking for temporary holds: {e}", pool.name());
+            }
         };
         // One that is suspended can be cleared when it is in the table.
         if let Err(why) = pool.unless_suspended(settled).await {

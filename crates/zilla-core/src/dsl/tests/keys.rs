@@ -2,7 +2,12 @@
 
 use super::*;
 use crate::crypt::{KeyFormat, WrappingKey};
+use crate::types::Bookmark;
+use crate::zio::WriteReq;
+use zilla_codec::checksum::Checksum;
+use zilla_codec::compress::CompressSpec;
 use zilla_codec::crypt::Suite;
+use zilla_ondisk::object_type::DMU_OT_INTENT_LOG;
 
 fn key(byte: u8) -> Arc<WrappingKey> {
     Arc::new(WrappingKey::raw(KeyFormat::Raw, &[byte; 32]).unwrap())
@@ -114,4 +119,51 @@ fn no_data_key_without_its_root_s() {
     assert!(block_on(p.dsl.data_key(&dir)).unwrap().is_none());
     p.dsl.keys.insert(dir.id, old);
     assert!(block_on(p.dsl.data_key(&dir)).unwrap().is_some());
+}
+
+/// A block that nothing refers to yet, as a log's first.
+fn lone_block(p: &Pool) -> BlkPtr {
+    let req = WriteReq {
+        data: vec![1; 4096].into(),
+        bookmark: Bookmark::root(1),
+        otype: DMU_OT_INTENT_LOG,
+        level: 0,
+        checksum: Checksum::Zilog2,
+        compress: CompressSpec::OFF,
+        copies: 1,
+        fill: 0,
+        prev: BlkPtr::ZERO,
+        may_embed: false,
+        special_upto: 0,
+        dedup: None,
+        may_stay: false,
+        packed: None,
+    };
+    block_on(p.store.write(p.txg, vec![req])).unwrap()[0]
+}
+
+/// What a dataset's log has is freed with it, also where its key does not open it.
+#[test]
+fn what_its_key_does_not_open_is_destroyed_with_its_log() {
+    let mut p = pool();
+    make(&mut p, "tank/a/b", NewCrypt::default()).unwrap();
+    let (ds, log) = (p.ds("tank/a/b"), lone_block(&p));
+    p.task(async |d, _| {
+        d.objset(&ds).await?.with_phys(|o| o.zil_header.log = log);
+        d.rewrite_root(&ds);
+        Ok(())
+    })
+    .unwrap();
+    // (The store in memory encrypts nothing.)
+    p.task(async |_, tx| {
+        ds.change(tx, |d| d.bp.set_crypt(true));
+        Ok(())
+    })
+    .unwrap();
+    ds.drop_objset();
+    p.dsl.keys.insert(root(&p, "tank/a").id, key(9));
+    p.dsl.keys.forget(block_on(p.dsl.key_object(&ds.dir())).unwrap().unwrap());
+    assert!(block_on(p.dsl.objset(&ds)).is_err_and(|e| e.is(Errno::Access)));
+    p.destroy("tank/a/b");
+    p.check();
 }

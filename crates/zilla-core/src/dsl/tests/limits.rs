@@ -1,6 +1,8 @@
 //! Limits on counts, and whom permissions were given to.
 
 use super::*;
+use crate::dsl::recv::RecvOpts;
+use zilla_ondisk::stream::Begin;
 
 fn user() -> Who {
     Who::User { uid: 1000, gids: vec![1000, 50] }
@@ -214,4 +216,50 @@ fn only_well_formed_names_of_grantees_are_taken() {
     {
         assert!(Grantee::parse(bad).is_none(), "{bad}");
     }
+}
+
+fn limit_of_files(value: Setting) -> Vec<(String, Setting)> {
+    vec![("filesystem_limit".to_owned(), value)]
+}
+
+/// A pool that cannot count refuses a limit before anything is made that would have it.
+#[test]
+fn a_limit_in_a_pool_that_cannot_count_leaves_nothing_behind() {
+    let mut p = Pool::new();
+    let parent = p.dsl.root_dir();
+    let five = || Value::u64(5);
+    let disabled = |e: Error| match e {
+        Error::Refused(why) => *why == Refusal::FeatureDisabled("filesystem_limits"),
+        _ => false,
+    };
+    let new = p.dsl.new_props_check(&parent, "tank/x", &limit_of_files(Setting::Local(five())), 0);
+    assert!(new.is_err_and(disabled));
+    assert!(p.set("tank", "filesystem_limit", 5).is_err_and(disabled));
+    p.set("tank", "filesystem_limit", NO_LIMIT).unwrap();
+    let b = Begin { objset_type: ObjsetType::Zfs.number() as u32, toguid: 77, ..Begin::default() };
+    let settings = limit_of_files(Setting::Received(five()));
+    let o = RecvOpts { fs: "tank/r".into(), snap: "s".into(), settings, ..RecvOpts::default() };
+    let t = p.task(async |p, tx| p.recv_begin(tx, &b, &o).await).unwrap();
+    p.task(async |p, tx| p.recv_end(tx, &t, &b, &o).await).unwrap();
+    assert_eq!(block_on(p.dsl.prop(&p.ds("tank/r"), "filesystem_limit")).unwrap(), None);
+    p.check();
+}
+
+/// A limit that a stream brings is counted from then on, in a new dataset and in one that is there.
+#[test]
+fn a_received_limit_is_counted() {
+    let mut p = Pool::with(&[FEATURES, &["filesystem_limits"]].concat());
+    let settings = limit_of_files(Setting::Received(Value::u64(1)));
+    let mut o = RecvOpts { fs: "tank/r".into(), snap: "s".into(), settings, ..RecvOpts::default() };
+    let mut b = Begin { objset_type: ObjsetType::Zfs.number() as u32, toguid: 77, ..Begin::default() };
+    for fs in ["tank/r", "tank/q"] {
+        if fs == "tank/q" {
+            p.task(async |p, tx| p.create_fs(tx, fs, ObjsetType::Zfs, 0).await).unwrap();
+            (o.fs, o.force, b.toguid) = (fs.to_owned(), true, 78);
+        }
+        let t = p.task(async |p, tx| p.recv_begin(tx, &b, &o).await).unwrap();
+        p.task(async |p, tx| p.recv_end(tx, &t, &b, &o).await).unwrap();
+        assert!(p.limited(fs, 2, Limit::Filesystems), "{fs}");
+    }
+    p.check_counts();
 }

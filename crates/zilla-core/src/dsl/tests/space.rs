@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::dsl::recv::RecvOpts;
+use crate::zap::ZAP_MAXNAMELEN;
+use futures_util::future::poll_immediate;
+use zilla_codec::compress::Compress;
 use zilla_ondisk::bpobj::BpobjPhys;
 use zilla_ondisk::stream::Begin;
 
@@ -176,5 +179,51 @@ fn a_full_pool_is_freed_bit_by_bit() {
     p.store.full.store(false, std::sync::atomic::Ordering::Relaxed);
     p.sync();
     assert_eq!(left(&p), 0);
+    p.check();
+}
+
+/// What a stream says of compression is kept, and not done, where the pool has no such feature.
+#[test]
+fn a_stream_from_a_pool_with_more_features_is_received() {
+    let mut p = Pool::new();
+    let zstd = ("compression".to_owned(), Setting::Received(Value::u64(Compress::Zstd as u64)));
+    let b = Begin { objset_type: ObjsetType::Zfs.number() as u32, toguid: 77, ..Begin::default() };
+    let long = ("x".repeat(ZAP_MAXNAMELEN - 3), Setting::Received(Value::string("y")));
+    let mut o =
+        RecvOpts { fs: "tank/r".into(), snap: "s".into(), settings: vec![zstd, long], ..RecvOpts::default() };
+    let refused = p.task(async |p, tx| p.recv_begin(tx, &b, &o).await);
+    assert!(refused.is_err_and(|e| e.is(Errno::NameTooLong)));
+    assert!(block_on(p.dsl.by_name("tank/r")).is_err());
+    o.settings.pop();
+    let t = p.task(async |p, tx| p.recv_begin(tx, &b, &o).await).unwrap();
+    p.task(async |p, tx| p.recv_end(tx, &t, &b, &o).await).unwrap();
+    assert_eq!(block_on(p.dsl.received_names(&p.ds("tank/r"))).unwrap(), ["compression"]);
+    p.check();
+}
+
+/// What is given up is held alone until it is gone: who would go on with it meanwhile is refused.
+#[test]
+fn a_receive_that_is_given_up_is_held_alone() {
+    let mut p = Pool::new();
+    let b = Begin { objset_type: ObjsetType::Zfs.number() as u32, toguid: 77, ..Begin::default() };
+    let o = RecvOpts { fs: "tank/r".into(), snap: "s".into(), resumable: true, ..RecvOpts::default() };
+    p.task(async |p, tx| p.recv_begin(tx, &b, &o).await.map(drop)).unwrap();
+    p.sync();
+    p.reopen();
+    let ds = p.ds("tank/r");
+    let mut held = false;
+    p.task(async |d, tx| {
+        let mut abort = std::pin::pin!(d.recv_abort(tx, &ds));
+        loop {
+            if let Some(done) = poll_immediate(&mut abort).await {
+                return done;
+            }
+            held |= ds.is_held_alone();
+            zilla_env::yield_now().await;
+        }
+    })
+    .unwrap();
+    assert!(held && ds.is_gone());
+    assert!(block_on(p.dsl.recv_resume(&b, &o)).is_err());
     p.check();
 }
