@@ -11,10 +11,14 @@ use zilla_core::error::{Errno, Error, Result};
 use zilla_core::zap::{Value, Zap};
 use zilla_core::zpl::{self, MASTER_NODE_OBJ, Time, ZplProps};
 use zilla_core::zvol::{NewVolume, check_size, create_volume_with};
+use zilla_ondisk::dsl::DS_FLAG_CI_DATASET;
 use zilla_ondisk::enums::ObjsetType;
 
 /// Settled when a file system is made, and kept in it rather than among the properties.
 pub const FIXED: [&str; 4] = ["version", "utf8only", "normalization", "casesensitivity"];
+
+/// Of `casesensitivity`. Source: zfs_case_t in zfs_znode.h.
+const CASE_INSENSITIVE: u64 = 1;
 
 /// Properties as they are to be stored.
 pub type Settings = Vec<(String, Setting)>;
@@ -123,13 +127,15 @@ impl Pool {
         zpl.project_quota = dsl.feature_enabled("project_quota");
         let stored: Settings = settings.into_iter().filter(|(n, _)| !FIXED.contains(&n.as_str())).collect();
         let small = is_small(&stored);
+        // Names of its snapshots are not told apart by case either.
+        let flags = if zpl.casesensitivity == CASE_INSENSITIVE { DS_FLAG_CI_DATASET } else { 0 };
         let (dsl, made, maker) = (dsl.clone(), name.to_owned(), maker.clone());
         let task = spa.ctx.sync_task(move |tx| {
             let name = made;
             Box::pin(async move {
                 dsl.new_props_check(&parent_dir, &name, &stored, 0)?;
                 dsl.limit_check(&parent_dir, 1, Limit::Filesystems, &maker.who, None).await?;
-                let ds = dsl.create_fs_with(&tx, &name, ObjsetType::Zfs, 0, &crypt).await?;
+                let ds = dsl.create_fs_with(&tx, &name, ObjsetType::Zfs, flags, &crypt).await?;
                 dsl.grant_to_creator(&tx, &ds.dir(), maker.uid).await?;
                 zpl::create_fs(&dsl.objset(&ds).await?, &tx, &zpl).await?;
                 dsl.set_props(&tx, &ds, &stored).await

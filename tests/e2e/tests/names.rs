@@ -81,6 +81,8 @@ fn spelling_matters_as_much_as_was_said_when_the_file_system_was_made() {
         fs::remove_file(at("FOO")).expect("removed by another spelling");
         assert!(!at("foo").exists() && !at("FOO").exists());
     }
+    world.zfs("snapshot tank/inherits@Monday").ok();
+    assert!(pool.root().join("inherits/.zfs/snapshot/mOnDaY").is_dir(), "snapshots' names neither");
     let mixed = pool.root().join("mixed");
     fs::write(mixed.join("a"), "1").expect("a");
     assert!(!mixed.join("A").exists());
