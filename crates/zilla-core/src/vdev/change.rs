@@ -398,9 +398,11 @@ impl VdevTree {
                 };
                 return Err(Error::os(Errno::Busy, format!("{}: {why}", leaf.path())));
             }
-            // Nothing has a device open that is offline: it is the pool's all the same.
-            let caches = self.cache.iter().filter_map(|v| v.leaf.as_ref());
-            if self.pool_leaves().chain(caches).any(|l| l.index != leaf.index && l.path() == leaf.path()) {
+            // Nothing has a device open that is offline: it is the pool's all the same. (One that is
+            // replaced in its place has another path by now.)
+            let path = Some(leaf.path());
+            let its = |v: &Arc<Vdev>| v.leaf.as_ref().is_some_and(|l| l.index != leaf.index);
+            if self.root.walk().iter().chain(&self.cache).any(|v| its(v) && v.config_str("path") == path) {
                 return Err(Error::os(Errno::Busy, format!("{} is in the pool already", leaf.path())));
             }
         }
