@@ -3,7 +3,6 @@
 //! accounts for every block. The same of blocks that are kept once because they are the same.
 
 use bytes::Bytes;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -488,37 +487,6 @@ fn blocks_that_are_the_same_are_kept_once() {
             zdb_clean(dir.path(), "tank");
         });
     }
-}
-
-/// Who restores a file whose block is damaged wants it on disk once more.
-#[test]
-fn what_is_known_to_be_damaged_is_shared_by_nobody() {
-    let dir = tempfile::tempdir().unwrap();
-    let env = zilla_env::real_env(2);
-    env.block_on(async {
-        let spa = create(&env, dir.path()).await;
-        create_fs(&env, &spa, "tank/a").await;
-        set(&spa, "tank/a", ON).await;
-        let zfs = mount(&env, &spa, "tank/a").await;
-        let data = records(&[1]);
-        let bad = file(&zfs, "bad").await;
-        zfs.write(bad, 0, &Bytes::from(data.clone()), false).await.unwrap();
-        spa.sync().await.unwrap();
-        let disk = std::fs::File::options().read(true).write(true).open(dir.path().join("d0.img")).unwrap();
-        let mut bytes = vec![0; 256 << 20];
-        disk.read_exact_at(&mut bytes, 0).unwrap();
-        let places = bytes.chunks(512).enumerate().filter(|(_, sector)| *sector == &data[..512]);
-        let places: Vec<u64> = places.map(|(i, _)| i as u64 * 512).collect();
-        assert!(!places.is_empty());
-        places.iter().for_each(|at| disk.write_all_at(&[0; 512], *at).unwrap());
-        spa.drop_caches();
-        assert!(zfs.read(bad, 0, REC).await.is_err());
-        let good = file(&zfs, "good").await;
-        zfs.write(good, 0, &Bytes::from(data.clone()), false).await.unwrap();
-        spa.sync().await.unwrap();
-        spa.drop_caches();
-        assert!(read(&zfs, good).await == data);
-    });
 }
 
 /// Files against byte arrays, and what the tables count against what the arrays hold.

@@ -212,18 +212,9 @@ impl Brt {
         for bp in bps {
             let vdev = bp.dva(0).vdev;
             let table = self.tables.lock().get(&vdev).cloned().filter(|_| !bp.is_metadata());
-            let released = match table {
-                Some(table) => table.release(tx, bp, tree.dsize(bp)).await,
-                None => Ok(false),
-            };
-            match released {
-                Ok(true) => drop(changed.insert(vdev)),
-                Ok(false) => unshared.push(*bp),
-                // Others may have it: it stays allocated.
-                Err(e @ Error::Corrupt(_)) => {
-                    tracing::error!(vdev, error = %e, "how often a block is shared cannot be read");
-                }
-                Err(e) => return Err(e),
+            match table {
+                Some(table) if table.release(tx, bp, tree.dsize(bp)).await? => drop(changed.insert(vdev)),
+                _ => unshared.push(*bp),
             }
         }
         for vdev in changed {

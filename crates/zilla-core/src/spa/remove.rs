@@ -183,8 +183,6 @@ impl Spa {
     /// Begins to empty a vdev; it goes when that is done. For one who holds `changing`.
     pub(super) async fn remove_top(self: &Arc<Self>, top: &Top) -> Result<()> {
         self.may_remove(top, false)?;
-        // What cannot be read of the maps could neither be moved nor be given up: it is read first.
-        self.metaslabs.in_use(top.id, 0, u64::MAX).await?;
         self.cancel_upkeep(&top.leaves().cloned().collect::<Vec<_>>()).await?;
         self.metaslabs.set_allocatable(top.id, false)?;
         let begun = self.begin_removal(top).await;

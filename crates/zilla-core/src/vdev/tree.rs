@@ -313,11 +313,6 @@ impl VdevTree {
         }
     }
 
-    /// Whether blocks of some RAID-Z lie in different widths, by their births.
-    pub fn is_widened(&self) -> bool {
-        self.tops.iter().any(|t| matches!(&t.layout, Layout::Raidz { widths, .. } if widths.differ()))
-    }
-
     pub fn dsize(&self, bp: &BlkPtr) -> u64 {
         bp.dvas().map(|d| self.dva_dsize(&d)).sum()
     }
@@ -337,10 +332,6 @@ impl VdevTree {
         let end = dva.offset.checked_add(asize);
         if end.is_none_or(|end| end > top.vdev.asize()) {
             return Err(Error::corrupt(None, place(), "the block leaves its vdev"));
-        }
-        // A repair would be written over the next block.
-        if !dva.gang && matches!(top.layout, Layout::Raidz { .. }) && dva.asize < asize {
-            return Err(Error::corrupt(None, place(), "the block is larger than its place"));
         }
         if !dva.offset.is_multiple_of(top.grain()) {
             return Err(Error::corrupt(None, place(), "the block does not begin where one can"));

@@ -150,11 +150,6 @@ impl Widths {
         }
     }
 
-    /// Whether blocks lie in more than one width, or are about to.
-    pub fn differ(&self) -> bool {
-        !self.later.read().is_empty() || self.reflow.read().is_some()
-    }
-
     /// The width of blocks born in a txg.
     pub fn at(&self, birth: u64) -> usize {
         let later = self.later.read();

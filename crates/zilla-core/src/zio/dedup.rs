@@ -112,7 +112,6 @@ impl Zio {
         tables.load(&bps).await;
         let mut open = Vec::new();
         let mut turns = Vec::with_capacity(asked.len());
-        let widened = self.tree().is_widened();
         for a in asked {
             let Some(a) = a else {
                 turns.push(Turn::Alone);
@@ -125,9 +124,8 @@ impl Zio {
                     Turn::Later
                 }
                 Claim::Share(bp) => Turn::Share(bp),
-                // More copies of what nobody has compared, or of what lies in the width that a RAID-Z
-                // had before: all copies are read by the birth of the first. It is written alone.
-                Claim::Write(more) if more < a.copies && (a.verify || widened) => {
+                // More copies of what nobody has compared: it is written alone.
+                Claim::Write(more) if a.verify && more < a.copies => {
                     tables.abandon(&a.bp);
                     Turn::Alone
                 }

@@ -10,7 +10,7 @@
 //! while the pool knows of any damage, no block stays.
 //!
 //! **Deliberately absent.** Metadata, which hardly ever is the same; deduplicated blocks, whose
-//! table does as much (and compares, while damage is known); encrypted ones, which differ each time; gangs.
+//! table does as much; encrypted ones, which differ each time; gangs.
 
 use super::write::{Prepared, checksum_of, copies_of, pointer};
 use super::{WriteReq, Zio};
@@ -22,11 +22,7 @@ use zilla_codec::compress::Compress;
 impl Zio {
     /// Whether any block may stay where it is.
     pub(super) fn blocks_may_stay(&self) -> bool {
-        NOPWRITE_ENABLED.get() != 0 && !self.knows_damage()
-    }
-
-    pub(super) fn knows_damage(&self) -> bool {
-        self.0.knows_damage.load(Ordering::Acquire)
+        NOPWRITE_ENABLED.get() != 0 && !self.0.knows_damage.load(Ordering::Acquire)
     }
 
     pub(super) fn set_knows_damage(&self, damaged: bool) {

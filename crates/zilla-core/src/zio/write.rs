@@ -297,9 +297,7 @@ impl Job {
         }
         let (psize, kind) = (data.len() as u64, checksum_of(req));
         let bp = pointer(self.txg, req, &[], psize, *compress, kind, *cksum, *sealed);
-        // While damage is known, what is shared must be readable.
-        let verify = req.dedup.is_some_and(|d| d.verify) || self.zio.knows_damage();
-        Some(Asked::new(bp, copies_of(req, self.seal.as_ref()), verify))
+        Some(Asked::new(bp, copies_of(req, self.seal.as_ref()), req.dedup.is_some_and(|d| d.verify)))
     }
 
     /// A block that somebody else was placing, or whose contents had to be looked at: his, or one
