@@ -3,11 +3,13 @@
 //! accounts for every block. The same of blocks that are kept once because they are the same.
 
 use bytes::Bytes;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use zilla_core::dsl::{DslPool, Setting};
 use zilla_core::error::Result;
+use zilla_core::inject::{Copies, DataPlace, Failure, Fault, Frequency, injections};
 use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
 use zilla_core::txg::Tx;
 use zilla_core::types::Txg;
@@ -487,6 +489,129 @@ fn blocks_that_are_the_same_are_kept_once() {
             zdb_clean(dir.path(), "tank");
         });
     }
+}
+
+/// Overwrites the record of this seed on disk.
+fn spoil(dir: &Path, seed: u64) {
+    let disk = std::fs::File::options().read(true).write(true).open(dir.join("d0.img")).unwrap();
+    let (record, mut there) = (noise(seed, REC), vec![0; REC]);
+    let size = disk.metadata().unwrap().len();
+    let mut holds = |at: &u64| {
+        disk.read_exact_at(&mut there, *at).unwrap();
+        there == record
+    };
+    let places: Vec<u64> = (0..=size - REC as u64).step_by(4096).filter(|at| holds(at)).collect();
+    assert_eq!(places.len(), 1);
+    disk.write_all_at(&[7; 512], places[0]).unwrap();
+}
+
+#[test]
+fn nothing_new_is_shared_with_a_block_that_is_known_to_be_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = zilla_env::real_env(2);
+    env.block_on(async {
+        let spa = create(&env, dir.path()).await;
+        create_fs(&env, &spa, "tank/a").await;
+        set(&spa, "tank/a", ON).await;
+        let za = mount(&env, &spa, "tank/a").await;
+        let x = file(&za, "x").await;
+        za.write(x, 0, &Bytes::from(records(&[1, 2])), false).await.unwrap();
+        drop(za);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        spoil(dir.path(), 1);
+
+        let spa = open(&env, dir.path()).await;
+        let za = mount(&env, &spa, "tank/a").await;
+        assert!(za.read(x, 0, REC).await.is_err());
+        let y = file(&za, "y").await;
+        za.write(y, 0, &Bytes::from(records(&[1, 2])), false).await.unwrap();
+        spa.sync().await.unwrap();
+        let refs = spa.dedup().ref_dsize;
+        assert_eq!(refs, 3 * REC as u64, "the block that is whole is shared");
+        drop(za);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+
+        let spa = open(&env, dir.path()).await;
+        let za = mount(&env, &spa, "tank/a").await;
+        assert!(read(&za, y).await == records(&[1, 2]));
+        assert!(za.read(x, 0, REC).await.is_err());
+        // A record that was in memory when its disk lost it.
+        let z = file(&za, "z").await;
+        za.write(z, 0, &Bytes::from(records(&[3])), false).await.unwrap();
+        spa.sync().await.unwrap();
+        spoil(dir.path(), 3);
+        let again = file(&za, "again").await;
+        za.write(again, 0, &Bytes::from(records(&[3])), false).await.unwrap();
+        spa.sync().await.unwrap();
+        drop(za);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        let spa = open(&env, dir.path()).await;
+        let za = mount(&env, &spa, "tank/a").await;
+        assert!(read(&za, again).await == records(&[3]));
+        drop(za);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+}
+
+/// Entries whose place in the table cannot be read stay in the log, and blocks whose entry can only
+/// be found there stay.
+#[test]
+fn a_dedup_table_that_cannot_be_read_in_part_does_not_stop_the_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = zilla_env::real_env(2);
+    env.block_on(async {
+        let spa = create(&env, dir.path()).await;
+        create_fs(&env, &spa, "tank/a").await;
+        set(&spa, "tank/a", ON).await;
+        let za = mount(&env, &spa, "tank/a").await;
+        let data = Bytes::from(records(&(0..400).collect::<Vec<_>>()));
+        let x = file(&za, "x").await;
+        za.write(x, 0, &data, false).await.unwrap();
+        let flushed = async |want: u64| {
+            for _ in 0..60 {
+                spa.sync().await.unwrap();
+                let all = spa.ddt.report().await.unwrap();
+                let stored: u64 = all.iter().flat_map(|t| &t.stored).map(|s| s.entries).sum();
+                if stored >= want && all.iter().flat_map(|t| &t.logs).all(|l| l.entries == 0) {
+                    return true;
+                }
+            }
+            false
+        };
+        assert!(flushed(400).await);
+        let y = file(&za, "y").await;
+        za.write(y, 0, &data, false).await.unwrap();
+        spa.sync().await.unwrap();
+        // One block of each of its ZAPs.
+        let objects: Vec<u64> =
+            spa.ddt.report().await.unwrap().iter().flat_map(|t| &t.stored).map(|s| s.object).collect();
+        for object in objects {
+            let at = DataPlace::Blocks { objset: 0, object, level: 0, first: 2, last: 2 };
+            let fault = Fault::Data { at, failure: Failure::Checksum, copies: Copies::default() };
+            injections().add("tank", spa.ctx.guid(), fault, Frequency::Always).unwrap();
+        }
+        spa.drop_caches();
+        assert!(!flushed(400).await, "some stay in the log");
+        assert!(spa.suspended().is_none());
+        assert_eq!(spa.dedup().ref_dsize, 2 * data.len() as u64);
+        unlink(&za, &["x", "y"]).await;
+        spa.sync().await.unwrap();
+        assert!(spa.suspended().is_none());
+        let left = spa.dedup().dsize;
+        assert!(left > 0 && left < data.len() as u64 / 2, "{left}");
+        injections().clear(None);
+        let z = file(&za, "z").await;
+        za.write(z, 0, &data, false).await.unwrap();
+        assert!(flushed(400).await);
+        assert!(read(&za, z).await == data);
+        drop(za);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        let spa = open(&env, dir.path()).await;
+        let za = mount(&env, &spa, "tank/a").await;
+        assert!(read(&za, z).await == data);
+        drop(za);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
 }
 
 /// Files against byte arrays, and what the tables count against what the arrays hold.

@@ -22,6 +22,9 @@ use zilla::{Attr, Entry, Errno, NewFile, NodeId, SetAttr, SetTime, Time};
 const S_IXGRP: u32 = 0o010;
 /// The mode of a file that is made with EXCLUSIVE, until its maker says which it is to have.
 const UNTOLD: u32 = 0o600;
+/// So often a change is judged anew because a name has come to mean another file meanwhile, or a
+/// file to have another owner, before the client is to try again.
+const TRIES: usize = 16;
 
 // createmode3
 const UNCHECKED: u32 = 0;
@@ -38,6 +41,8 @@ async fn allowed(at: &At, want: &Wanted) -> Result<SetAttr, Fail> {
         size: want.size,
         atime: want.atime,
         mtime: want.mtime,
+        // Whoever changes the owner after this has been judged must not find it done to his file.
+        judged: (!who.is_root()).then_some((attr.uid, attr.gid)),
         ..SetAttr::default()
     };
     let given = want.uid.is_some_and(|uid| uid != attr.uid);
@@ -86,37 +91,44 @@ async fn apply(at: &At, want: &Wanted, set: SetAttr) -> zilla::Result<()> {
 pub(crate) async fn setattr(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
     let (handle, want) = (file(&mut args)?, Wanted::read(&mut args)?);
     let guard = attr::guard(&mut args)?;
-    let at = caller.at(handle).await?;
-    at.may_change()?;
-    let same = |t: Time| (t.sec as u32, t.nsec) == (at.attr.ctime.sec as u32, at.attr.ctime.nsec);
-    if guard.is_some_and(|t| !same(t)) {
-        return Err(Status::NotSync.into());
-    }
-    let set = allowed(&at, &want).await?;
-    if want.size.is_some() {
-        // What programs here have changed in memory comes now: later it would come over this.
+    for _ in 0..TRIES {
+        let at = caller.at(handle.clone()).await?;
+        at.may_change()?;
+        let same = |t: Time| (t.sec as u32, t.nsec) == (at.attr.ctime.sec as u32, at.attr.ctime.nsec);
+        if guard.is_some_and(|t| !same(t)) {
+            return Err(Status::NotSync.into());
+        }
+        let set = allowed(&at, &want).await?;
+        if want.size.is_some() {
+            // What programs here have changed in memory comes now: later it would come over this.
+            at.tell(vec![Changed::File(at.node)]).await;
+        }
+        let applied = apply(&at, &want, set).await;
+        // What failed may have been done in part.
         at.tell(vec![Changed::File(at.node)]).await;
+        match applied {
+            Err(e) if e.is(Errno::Stale) => continue,
+            applied => applied?,
+        }
+        at.stable().await?;
+        at.put_changed(reply.head.u32(0)).await;
+        return Ok(());
     }
-    let applied = apply(&at, &want, set).await;
-    // What failed may have been done in part.
-    at.tell(vec![Changed::File(at.node)]).await;
-    applied?;
-    at.stable().await?;
-    at.put_changed(reply.head.u32(0)).await;
-    Ok(())
+    Err(Status::Jukebox.into())
 }
 
 /// Writes, and takes away what a change by this caller takes from a program.
 async fn put(at: &At, off: u64, data: &Bytes) -> zilla::Result<()> {
     let fs = &at.export.fs;
     fs.kill_capabilities(at.node).await?;
-    let armed = at.attr.mode & (S_ISUID | S_ISGID) != 0 && !at.who.is_root();
+    // Even if the file had no set-id bits when it was looked at: it may have got them since.
+    let kill_suidgid = !at.who.is_root();
     // The group's bit of a file that the group does not execute goes only if a stranger to the
     // group writes.
-    if armed && at.attr.mode & (S_ISGID | S_IXGRP) == S_ISGID && !at.who.is_in(at.attr.gid) {
+    if kill_suidgid && at.attr.mode & (S_ISGID | S_IXGRP) == S_ISGID && !at.who.is_in(at.attr.gid) {
         fs.setattr(at.node, SetAttr { kill_sgid: true, ..SetAttr::default() }).await?;
     }
-    fs.write(at.node, off, data, armed).await.map(drop)
+    fs.write(at.node, off, data, kill_suidgid).await.map(drop)
 }
 
 pub(crate) async fn write(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
@@ -189,11 +201,12 @@ async fn changeable(caller: &Caller<'_>, dir: Bytes) -> Result<At, Fail> {
     Ok(dir)
 }
 
-/// The mode of a file to be made: only who is in its group makes it run as the group.
-fn new_mode(dir: &At, mode: u32) -> u32 {
+/// A file to be made that is no directory: only who is in its group makes it run as the group.
+fn new_file(dir: &At, format: u32, mode: u32) -> NewFile<'static> {
     let gid = if dir.attr.mode & S_ISGID != 0 { dir.attr.gid } else { dir.who.gid };
     let stranger = !dir.who.is_root() && !dir.who.is_in(gid);
-    mode & if stranger { !S_ISGID } else { !0 }
+    let mode = format | mode & if stranger { !S_ISGID } else { !0 };
+    NewFile { judged: (!dir.who.is_root()).then_some(gid), ..NewFile::new(mode, dir.who.cred()) }
 }
 
 /// What is wanted of a new file beyond its mode.
@@ -301,8 +314,8 @@ pub(crate) async fn create(caller: &Caller<'_>, mut args: In, reply: &mut Reply)
         return put_made(&dir, &found, reply).await;
     }
     check(&dir.export, dir.node, &dir.who, &dir.attr, WRITE).await?;
-    let mode = new_mode(&dir, want.mode.unwrap_or(UNTOLD));
-    let made = make(&dir, &name, NewFile::new(S_IFREG | mode, dir.who.cred()), &want).await?;
+    let new = new_file(&dir, S_IFREG, want.mode.unwrap_or(UNTOLD));
+    let made = make(&dir, &name, new, &want).await?;
     put_made(&dir, &made, reply).await
 }
 
@@ -356,15 +369,11 @@ pub(crate) async fn mknod(caller: &Caller<'_>, mut args: In, reply: &mut Reply) 
     if rdev.is_some() && !dir.who.is_root() {
         not_permitted()?;
     }
-    let mode = new_mode(&dir, want.mode.unwrap_or(UNTOLD));
-    let new = NewFile { rdev: rdev.unwrap_or(0), ..NewFile::new(format | mode, dir.who.cred()) };
+    let new = new_file(&dir, format, want.mode.unwrap_or(UNTOLD));
+    let new = NewFile { rdev: rdev.unwrap_or(0), ..new };
     let made = make(&dir, &name, new, &want).await?;
     put_made(&dir, &made, reply).await
 }
-
-/// So often a change is judged anew because a name has come to mean another file meanwhile, before
-/// the client is to try again.
-const TRIES: usize = 16;
 
 /// Refuses to take its name from a directory that something is mounted on or below: the kernel,
 /// when it is told, would take those mounts away. (Linux' own server refuses it with this code.)

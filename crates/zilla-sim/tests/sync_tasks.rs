@@ -358,7 +358,9 @@ fn a_damaged_member_of_a_list_is_refused_alone() {
         .unwrap();
         spa.close(None).await.unwrap();
         drop(spa);
-        let pool = Pool::import(&env, &["/disks"], "tank", Import::default()).await.unwrap();
+        let pool = Pool::import(&env, &["/disks"], "tank", Import { force: true, ..Import::default() })
+            .await
+            .unwrap();
         let destroy = async |names: &[&str]| {
             pool.destroy_named(names.iter().map(|n| (*n).to_owned()).collect(), false).await
         };

@@ -71,7 +71,8 @@ impl Live {
     }
 
     /// What is to be done with a block of this key. `full`: there are to be no new entries.
-    pub fn claim(&mut self, bp: &BlkPtr, copies: u8, full: bool) -> Claim {
+    /// `as_wide`: what is written now is laid out like what was born in that txg.
+    pub fn claim(&mut self, bp: &BlkPtr, copies: u8, full: bool, as_wide: impl Fn(u64) -> bool) -> Claim {
         if let Some(placing) = &self.placing {
             return Claim::Wait(placing.listen());
         }
@@ -97,7 +98,8 @@ impl Live {
         }
         if have < copies {
             // [`Live::placed`] must be able to take more copies, for there may be no room for them.
-            let fixed = !self.entry.is_flat() || p.refcnt == u64::MAX;
+            // All copies are read as they were laid out when the first one was written.
+            let fixed = !self.entry.is_flat() || p.refcnt == u64::MAX || !as_wide(p.phys_birth);
             if fixed || p.copies(encrypted).any(|d| d.gang) {
                 return Claim::Alone;
             }

@@ -217,8 +217,9 @@ impl DedupTables for Ddt {
     fn claim(&self, bp: &BlkPtr, copies: u8) -> Claim {
         let Some(table) = self.table(bp) else { return Claim::Alone };
         let full = self.full.load(Ordering::Relaxed);
+        let as_wide = |birth| self.zio.tree().is_as_wide(birth, bp.phys_birth());
         match table.state.lock().live.get_mut(&key_of(bp)) {
-            Some(live) => live.claim(bp, copies, full),
+            Some(live) => live.claim(bp, copies, full, as_wide),
             None => Claim::Alone,
         }
     }

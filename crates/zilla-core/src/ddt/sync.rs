@@ -5,7 +5,7 @@ use super::Ddt;
 use super::live::Origin;
 use super::table::{Key, Layout, Table, encode};
 use crate::dmu::resident;
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::vdev::VdevTree;
 use crate::zap::{CreateOpts, Value, Zap};
@@ -82,7 +82,7 @@ impl Ddt {
             let mut pass = Pass::begin(self, table, tx, layout).await?;
             let mut records = Vec::new();
             for (key, live) in changed {
-                let (before, class) = (stat_of(&pass.tree, &key, &live.before), live.origin.class());
+                let (before, mut class) = (stat_of(&pass.tree, &key, &live.before), live.origin.class());
                 {
                     let mut st = table.state.lock();
                     match live.origin {
@@ -97,13 +97,23 @@ impl Ddt {
                     records.push((key, DdtLogged { class, entry: live.entry }));
                     continue;
                 }
-                if matches!(live.origin, Origin::Logged(_)) {
-                    // The block is freed now, not when the log is flushed: a record without
-                    // references replaces what the log says.
-                    let entry = DdtEntry::new(pass.layout.flat, 0);
-                    records.push((key, DdtLogged { class: None, entry }));
+                // (A record without references replaces what the log says. The block is freed now,
+                // not when the log is flushed.)
+                let gone = DdtLogged { class: None, entry: DdtEntry::new(pass.layout.flat, 0) };
+                let logged = matches!(live.origin, Origin::Logged(_));
+                let record = match pass.store(&key, live.entry, &mut class).await {
+                    Ok(()) => gone,
+                    // The entry would be found again if it could be read: its block stays.
+                    Err(Error::Corrupt(c)) if logged && pass.layout.log => {
+                        tracing::error!("a block of which the deduplication table is damaged stays: {c}");
+                        table.state.lock().logs.histogram.count(&before, true);
+                        DdtLogged { class, entry: live.before }
+                    }
+                    Err(e) => return Err(e),
+                };
+                if logged {
+                    records.push((key, record));
                 }
-                pass.store(&key, live.entry, class).await?;
             }
             table.state.lock().logs.append(tx, records);
             if work {
@@ -161,13 +171,14 @@ impl<'a> Pass<'a> {
     }
 
     /// Puts an entry into the table of its class, out of the one where it was. Variants that
-    /// nothing points to are freed.
-    async fn store(&mut self, key: &Key, mut entry: DdtEntry, was: Option<usize>) -> Result<()> {
+    /// nothing points to are freed. If it fails, `was` says where the entry is still.
+    async fn store(&mut self, key: &Key, mut entry: DdtEntry, was: &mut Option<usize>) -> Result<()> {
+        let mut frees = Vec::new();
         for v in 0..entry.variants() {
             let p = entry.variant(v);
             let ditto = !entry.is_flat() && v == DDT_PHYS_DITTO;
             if p.phys_birth != 0 && (p.refcnt == 0 || ditto) {
-                self.frees.push(self.pointer(key, &p));
+                frees.push(self.pointer(key, &p));
                 entry.set_variant(v, DdtTradPhys::default());
             }
         }
@@ -182,6 +193,7 @@ impl<'a> Pass<'a> {
                 }
                 done => done?,
             }
+            *was = None;
         }
         if refcnt > 0 {
             let stat = stat_of(&self.tree, key, &entry);
@@ -189,6 +201,7 @@ impl<'a> Pass<'a> {
             resident(|| zap.update_key(self.tx, key, &value)).await?;
             self.table.state.lock().histograms[class].count(&stat, true);
         }
+        self.frees.append(&mut frees);
         Ok(())
     }
 
@@ -227,16 +240,28 @@ impl<'a> Pass<'a> {
         bp
     }
 
-    /// Puts the entries whose turn it is from the flushing log into the ZAPs.
+    /// Puts the entries whose turn it is from the flushing log into the ZAPs. Those whose place there
+    /// cannot be read go into the active log again: they stay where they are found.
     async fn flush(&mut self) -> Result<()> {
         let some = self.table.state.lock().logs.take_some();
         let last = some.last().map(|(key, _)| *key);
-        for (key, logged) in some {
+        let mut unread = Vec::new();
+        for (key, mut logged) in some {
             let stat = stat_of(&self.tree, &key, &logged.entry);
-            self.table.state.lock().logs.histogram.count(&stat, false);
-            self.store(&key, logged.entry, logged.class).await?;
+            match self.store(&key, logged.entry.clone(), &mut logged.class).await {
+                Ok(()) => self.table.state.lock().logs.histogram.count(&stat, false),
+                Err(Error::Corrupt(c)) => {
+                    if unread.is_empty() {
+                        tracing::error!("entries of the deduplication table stay in its log: {c}");
+                    }
+                    unread.push((key, logged));
+                }
+                Err(e) => return Err(e),
+            }
         }
-        self.table.state.lock().logs.flushed(self.tx, last);
+        let mut st = self.table.state.lock();
+        st.logs.append(self.tx, unread);
+        st.logs.flushed(self.tx, last);
         Ok(())
     }
 

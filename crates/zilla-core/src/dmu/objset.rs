@@ -111,6 +111,9 @@ pub struct Objset {
     pub stats: ObjsetStats,
 }
 
+/// No operation on datasets makes more objects at once, but for one on many.
+const MADE_AT_ONCE: usize = 32;
+
 const SPECIAL: [ObjectId; 3] = [ObjectId::USERUSED, ObjectId::GROUPUSED, ObjectId::PROJECTUSED];
 
 impl Drop for Objset {
@@ -472,22 +475,32 @@ impl Objset {
         }
     }
 
-    /// Brings into memory what [`Objset::alloc`] looks at first.
-    pub(crate) async fn read_free_slot(self: &Arc<Self>) -> Result<()> {
-        super::resident(|| {
-            let from = self.cursor.load(Ordering::Relaxed);
-            let blkid = from / DNODES_PER_BLOCK;
-            if from >= DN_MAX_OBJECT || self.block_is_full(blkid, from)? {
-                return Ok(());
+    /// Brings into memory what [`Objset::alloc`] looks at for as many small objects as one operation
+    /// makes.
+    pub(crate) async fn read_free_slots(self: &Arc<Self>) -> Result<()> {
+        let (mut from, mut free) = (self.cursor.load(Ordering::Relaxed), 0);
+        while free < MADE_AT_ONCE && from < DN_MAX_OBJECT {
+            free += super::resident(|| self.free_slots(from)).await?;
+            from = (from / DNODES_PER_BLOCK + 1) * DNODES_PER_BLOCK;
+        }
+        Ok(())
+    }
+
+    /// How many slots of a block are free from an object on.
+    fn free_slots(self: &Arc<Self>, from: u64) -> Now<usize> {
+        let blkid = from / DNODES_PER_BLOCK;
+        if self.block_is_full(blkid, from)? {
+            return Ok(0);
+        }
+        let table = self.dnodes.lock();
+        match self.meta.with_block(blkid, used_slots) {
+            Ok(used) => {
+                let taken = taken_slots(used, &table, blkid * DNODES_PER_BLOCK);
+                Ok(taken.iter().skip((from % DNODES_PER_BLOCK) as usize).filter(|t| !**t).count())
             }
-            match self.meta.with_block(blkid, |_| ()) {
-                Err(Stop::Need(_)) => {
-                    Err(Stop::Need(Need::Object { objset: self.clone(), id: ObjectId(from) }))
-                }
-                there => there,
-            }
-        })
-        .await
+            Err(Stop::Need(_)) => Err(Stop::Need(Need::Object { objset: self.clone(), id: ObjectId(from) })),
+            Err(e) => Err(e),
+        }
     }
 
     /// How often the sync task has changed an object so far.
@@ -679,6 +692,17 @@ fn free_run(
     from: u64,
     slots: u64,
 ) -> Option<u64> {
+    let taken = taken_slots(used, table, base);
+    let free = |i: &u64| taken.iter().skip(*i as usize).take(slots as usize).all(|t| !t);
+    (from - base..=DNODES_PER_BLOCK - slots).find(free).map(|i| base + i)
+}
+
+/// The slots of a block that are in use, on disk or in memory.
+fn taken_slots(
+    used: [Slot; DNODES_PER_BLOCK as usize],
+    table: &HashMap<ObjectId, Arc<Dnode>>,
+    base: u64,
+) -> [bool; DNODES_PER_BLOCK as usize] {
     let mut taken = used.map(|s| s != Slot::Free);
     for i in 0..DNODES_PER_BLOCK {
         if let Some(dn) = table.get(&ObjectId(base + i)) {
@@ -690,6 +714,5 @@ fn free_run(
     if base == 0 {
         taken.iter_mut().take(1).for_each(|t| *t = true);
     }
-    let free = |i: &u64| taken.iter().skip(*i as usize).take(slots as usize).all(|t| !t);
-    (from - base..=DNODES_PER_BLOCK - slots).find(free).map(|i| base + i)
+    taken
 }

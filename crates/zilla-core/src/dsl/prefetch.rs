@@ -132,7 +132,7 @@ impl DslPool {
         if let Some(freeing) = &self.special().freeing {
             self.read_list(freeing.bpobj.id()).await?;
         }
-        self.mos().read_free_slot().await
+        self.mos().read_free_slots().await
     }
 
     pub(super) async fn read_dir(&self, dir: &Arc<DslDir>) -> Result<()> {

@@ -29,6 +29,9 @@ pub enum Refusal {
     RemovalBusy,
     #[error("invalid config; all top-level vdevs must have the same sector size and not be raidz.")]
     CannotEvacuate,
+    /// What is in use of a vdev is to be moved.
+    #[error("a space map of the vdev cannot be read, so what is to be moved is not known")]
+    UnknownSpace,
     #[error(
         "invalid config; a pool with removing/removed vdevs does not support adding raidz or dRAID vdevs"
     )]
@@ -122,6 +125,7 @@ impl Refusal {
             Refusal::NoUpkeep | Refusal::OnlyMirrors => Errno::Inval,
             Refusal::CannotEvacuate | Refusal::RaidzBesideRemoved | Refusal::OtherSectors => Errno::Inval,
             Refusal::NoRemoval => Errno::Canceled,
+            Refusal::UnknownSpace => Errno::Io,
             Refusal::Expanding | Refusal::AlreadyRemoving | Refusal::RemovalBusy | Refusal::Removing => {
                 Errno::Busy
             }

@@ -2,6 +2,7 @@
 
 use super::alloc::Metaslabs;
 use super::range_tree::RangeTree;
+use super::slab::Metaslab;
 use crate::dmu::{Dnode, Objset};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
@@ -103,25 +104,9 @@ impl Metaslabs {
         let v = self.vdev(vdev)?;
         let (mut out, mut found): (Vec<(u64, u64)>, u64) = (Vec::new(), 0);
         for ms in v.all.iter().filter(|ms| ms.start + ms.size > from) {
-            if ms.state().allocated == 0 {
-                continue;
-            }
-            let used = loop {
-                ms.load().await?;
-                let st = ms.state();
-                if st.broken {
-                    let place = format!("metaslab {} at {:#x}", ms.id, ms.start);
-                    return Err(Error::corrupt(None, place, "what it holds is not known"));
-                }
-                if st.loaded {
-                    let mut used = RangeTree::new();
-                    used.add(ms.start, ms.size).map_err(|e| ms.corrupt(e))?;
-                    let known = [&st.free, &st.lent.ranges, &st.freeing, &st.freed];
-                    for not in known.into_iter().chain(&st.defer) {
-                        not.iter().for_each(|(start, end)| drop(used.subtract(start, end)));
-                    }
-                    break used;
-                }
+            let Some(used) = ms.in_use().await? else {
+                let place = format!("metaslab {} at {:#x}", ms.id, ms.start);
+                return Err(Error::corrupt(None, place, "what it holds is not known"));
             };
             for (start, end) in used.iter().filter(|(_, end)| *end > from) {
                 let start = start.max(from);
@@ -139,13 +124,22 @@ impl Metaslabs {
         Ok(out)
     }
 
+    /// All that is known to be in use on a vdev, in order; and the metaslabs of which it is not
+    /// known what is: where they begin and end, and how many bytes are in use there.
+    pub async fn known_in_use(&self, vdev: u32) -> Result<(Vec<(u64, u64)>, Vec<(u64, u64, u64)>)> {
+        let (mut known, mut unknown) = (Vec::new(), Vec::new());
+        for ms in &self.vdev(vdev)?.all {
+            match ms.in_use().await? {
+                Some(used) => known.extend(used.iter()),
+                None => unknown.push((ms.start, ms.start + ms.size, ms.bytes_in_use())),
+            }
+        }
+        Ok((known, unknown))
+    }
+
     /// Bytes in use on a vdev, in the syncing context.
     pub fn bytes_in_use(&self, vdev: u32) -> Result<u64> {
-        let used = |ms: &Arc<super::slab::Metaslab>| {
-            let st = ms.state();
-            st.allocated.saturating_sub(st.freeing.space())
-        };
-        Ok(self.vdev(vdev)?.all.iter().map(used).sum())
+        Ok(self.vdev(vdev)?.all.iter().map(|ms| ms.bytes_in_use()).sum())
     }
 
     /// From now on no log concerns the vdev's metaslabs.
@@ -158,6 +152,36 @@ impl Metaslabs {
             st.unflushed_frees.clear();
             st.unflushed_txg = Txg(0);
             st.unflushed_dirty = false;
+        }
+    }
+}
+
+impl Metaslab {
+    fn bytes_in_use(&self) -> u64 {
+        let st = self.state();
+        st.allocated.saturating_sub(st.freeing.space())
+    }
+
+    /// What is in use; None if its map cannot be read.
+    async fn in_use(&self) -> Result<Option<RangeTree>> {
+        let mut used = RangeTree::new();
+        if self.state().allocated == 0 {
+            return Ok(Some(used));
+        }
+        loop {
+            self.load().await?;
+            let st = self.state();
+            if st.broken {
+                return Ok(None);
+            }
+            if st.loaded {
+                used.add(self.start, self.size).map_err(|e| self.corrupt(e))?;
+                let known = [&st.free, &st.lent.ranges, &st.freeing, &st.freed];
+                for not in known.into_iter().chain(&st.defer) {
+                    not.iter().for_each(|(start, end)| drop(used.subtract(start, end)));
+                }
+                return Ok(Some(used));
+            }
         }
     }
 }

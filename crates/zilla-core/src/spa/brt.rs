@@ -336,12 +336,17 @@ impl Table {
         Ok(())
     }
 
-    /// Takes a reference off a block, of which a copy takes `dsize`; false if it has no other.
+    /// Takes a reference off a block, of which a copy takes `dsize`; false if it has no other. If
+    /// that cannot be read it may have others: the block stays, and nothing is lost but space.
     async fn release(&self, tx: &Tx, bp: &BlkPtr, dsize: u64) -> Result<bool> {
-        let left = match self.lookup(bp).await?.checked_sub(1) {
-            Some(left) => left,
-            None => return Ok(false),
+        let count = match self.lookup(bp).await {
+            Err(Error::Corrupt(c)) => {
+                tracing::error!(block = %bp, "a block stays, as its references cannot be read: {c}");
+                return Ok(true);
+            }
+            count => count?,
         };
+        let Some(left) = count.checked_sub(1) else { return Ok(false) };
         let offset = bp.dva(0).offset;
         if left > 0 {
             let value = Value::bytes(&left.to_ne_bytes());
@@ -436,6 +441,58 @@ mod tests {
             assert!(refused.is_err_and(|e| e.is(Errno::NoMem)));
             let counts = read_counts(&object, most * TOGETHER, "table").await.expect("counts");
             assert_eq!(counts.0.len() as u64, most);
+        });
+    }
+
+    #[test]
+    fn a_block_whose_references_cannot_be_read_stays() {
+        block_on(async {
+            let mut h = Harness::new(0);
+            let object = object(&h).await;
+            let tx = h.tx();
+            let opts = CreateOpts {
+                flags: ZAP_FLAG_HASH64 | ZAP_FLAG_UINT64_KEY,
+                leaf_shift: ENTRIES_SHIFT.into(),
+                indirect_shift: ENTRIES_SHIFT,
+                ..CreateOpts::default()
+            };
+            let entries = Zap::make(&h.objset, &tx, DMU_OTN_ZAP_METADATA, &opts).await.expect("a zap");
+            let phys = BrtVdevPhys {
+                byteorder: BRT_NATIVE_BYTEORDER,
+                rangesize: BRT_RANGESIZE,
+                ..BrtVdevPhys::default()
+            };
+            let state = Mutex::new(State { phys, counts: Counts::default() });
+            let table = Table { object, entries, state };
+            let bps: Vec<BlkPtr> = (0..500u64)
+                .map(|n| {
+                    let mut bp = BlkPtr::ZERO;
+                    let dva = zilla_ondisk::Dva { vdev: 0, offset: n << 17, asize: 4096, gang: false };
+                    bp.set_dva(0, dva);
+                    bp
+                })
+                .collect();
+            for bp in &bps {
+                table.reference(&tx, bp, 4096).await.expect("counted");
+            }
+            drop(tx);
+            h.sync_open().await;
+            let leaf = resident(|| table.entries.dnode().block_pointer(2)).await.expect("a pointer");
+            h.store.set_unreadable(leaf.expect("a leaf").dva(0).offset, true);
+            h.cache.clear();
+            let tx = h.tx();
+            for bp in &bps {
+                assert!(table.release(&tx, bp, 4096).await.expect("the others are counted"));
+            }
+            let (mut unread, mut freed) = (0, 0);
+            for bp in &bps {
+                match table.release(&tx, bp, 4096).await.expect("the others are counted") {
+                    true => unread += 1,
+                    false => freed += 1,
+                }
+            }
+            assert!(unread > 0 && freed > 0);
+            assert_eq!(table.state.lock().phys.totalcount, unread);
         });
     }
 

@@ -23,6 +23,7 @@ use super::Spa;
 use super::indirect::{self, Mapping};
 use super::open::DIRECTORY;
 use super::vdev_objects::{VdevObjects, top_zap};
+use crate::dsl::Space;
 use crate::error::{Errno, Error, Result};
 use crate::spa::Refusal;
 use crate::tunables;
@@ -204,6 +205,11 @@ impl Spa {
         crate::zil::reset_all(&self.dsl).await?;
         self.sync().await?;
         self.may_remove(top, true)?;
+        // What cannot be found cannot be moved.
+        self.metaslabs.in_use(top.id, 0, u64::MAX).await.map_err(|e| match e {
+            Error::Corrupt(_) => Refusal::UnknownSpace.into(),
+            e => e,
+        })?;
         let (spa, top) = (self.clone(), top.clone());
         let task = move |tx: Tx| -> BoxFuture<'static, Result<()>> {
             Box::pin(async move { spa.begin_sync(&tx, &top).await })
@@ -563,8 +569,11 @@ impl Spa {
         let (mos, vdev) = (self.ctx.mos(), &top.vdev);
         let Some(mapping) = self.metaslabs.mapping(top.id) else { return Ok(()) };
         // All that can fail for want of reading comes first.
-        let used = self.metaslabs.in_use(top.id, 0, u64::MAX).await?;
+        let (used, unknown) = self.metaslabs.known_in_use(top.id).await?;
         let made = Mapping::open(mos, vdev).await?;
+        if !unknown.is_empty() {
+            self.dsl.leaked().await?;
+        }
         self.ctx.features.add(mos, tx, "device_removal", -1).await?;
         self.metaslabs.forget_removed(top.id);
         let end = mapping.end();
@@ -575,6 +584,18 @@ impl Spa {
                 let dva = zilla_ondisk::Dva { vdev: p.vdev, offset: p.offset, asize: p.len, gang: false };
                 self.metaslabs.free_dva(tx.txg(), &dva)?;
             }
+        }
+        // Of what is there nobody knows which copies are still in use: they stay.
+        let mut lost = 0u64;
+        for (start, stop, in_use) in unknown {
+            let runs = mapping.runs().iter().filter(|r| (start..stop).contains(&r.src));
+            let copied = runs.map(|r| r.len).fold(0, u64::saturating_add);
+            let dva =
+                zilla_ondisk::Dva { vdev: top.id, offset: start, asize: copied.min(in_use), gang: false };
+            lost = lost.saturating_add(self.tree().dva_dsize(&dva));
+        }
+        if lost > 0 {
+            self.dsl.count_lost(tx, Space { used: lost, ..Space::default() }).await?;
         }
         let zap = top_zap(vdev);
         if zap.0 != 0 {
@@ -600,7 +621,11 @@ impl Spa {
         self.write_removing(tx, phys).await?;
         self.config_dirty.store(true, Ordering::Release);
         let path = vdev.config_str("path").unwrap_or_else(|| "-".into());
-        self.note_removal(tx, "vdev remove canceled", top.id, &format!(" {path}"));
+        let kept = match lost {
+            0 => String::new(),
+            lost => format!("; {lost} bytes stay allocated, as a space map is damaged"),
+        };
+        self.note_removal(tx, "vdev remove canceled", top.id, &format!(" {path}{kept}"));
         Ok(())
     }
 

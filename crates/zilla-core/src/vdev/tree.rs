@@ -333,6 +333,10 @@ impl VdevTree {
         if end.is_none_or(|end| end > top.vdev.asize()) {
             return Err(Error::corrupt(None, place(), "the block leaves its vdev"));
         }
+        // A repair of it would write over what lies behind it.
+        if matches!(top.layout, Layout::Raidz { .. }) && !dva.gang && dva.asize < asize {
+            return Err(Error::corrupt(None, place(), "the block takes more than its pointer says"));
+        }
         if !dva.offset.is_multiple_of(top.grain()) {
             return Err(Error::corrupt(None, place(), "the block does not begin where one can"));
         }

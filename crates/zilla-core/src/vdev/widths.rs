@@ -183,6 +183,11 @@ impl VdevTree {
         self.tops.iter().find(|t| t.vdev.is_expanding())
     }
 
+    /// Whether blocks born in two txgs are laid out alike, wherever they are.
+    pub fn is_as_wide(&self, birth: u64, other: u64) -> bool {
+        self.tops.iter().filter_map(|t| t.vdev.widths()).all(|w| w.at(birth) == w.at(other))
+    }
+
     /// Has an expansion be as far as an uberblock says.
     pub fn note_reflow(&self, ub: &Uberblock) {
         self.tops.iter().filter_map(|t| t.vdev.widths()).for_each(|w| w.note_reflow(ub));

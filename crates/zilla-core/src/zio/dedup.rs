@@ -9,11 +9,14 @@
 //! **Deadlock.** Who waits for another's block has placed all of his own before, so no two wait for
 //! each other.
 //!
+//! **Damage.** A checksum says what a block was, not what can be read of it. While the pool knows of
+//! any damage, what is to be shared is read from its disks first; what cannot be is written anew.
+//!
 //! **Crash.** The tables change in memory here; they are on disk with the txg that the pointers
 //! belong to.
 
 use super::{Priority, WriteReq, Zio};
-use crate::arc::Access;
+use crate::arc::{Access, Key};
 use crate::crypt::Seal;
 use crate::types::Bookmark;
 use event_listener::EventListener;
@@ -150,7 +153,6 @@ impl Zio {
             match tables.claim(&a.bp, a.copies) {
                 Claim::Wait(placed) => placed.await,
                 Claim::Share(bp) if a.verify && !self.is_stored(&bp, stored, at).await => {
-                    tracing::warn!(block = %at, "two blocks have one checksum");
                     tables.differs(&bp);
                     return None;
                 }
@@ -166,13 +168,31 @@ impl Zio {
 
     /// Whether these bytes, as stored, are what is there. What cannot be read is not.
     async fn is_stored(&self, bp: &BlkPtr, stored: &[u8], at: Bookmark) -> bool {
-        let Ok(block) = self.read_block(*bp, at, Priority::SyncRead, Access::Demand).await else {
-            return false;
+        let read = match self.knows_damage() {
+            // Memory may still have what a disk has not any more.
+            true => {
+                if let Some(batch) = Key::of(bp).and_then(|k| self.0.inflight.batch(&k)) {
+                    batch.wait().await;
+                }
+                self.read_copies(bp, Bookmark::NOWHERE, Priority::SyncRead, None).await
+            }
+            false => self.read_block(*bp, at, Priority::SyncRead, Access::Demand).await.map(|b| b.data),
+        };
+        let data = match read {
+            Ok(data) => data,
+            Err(e) => {
+                tracing::warn!(block = %at, error = %e, "a block that cannot be read is not shared");
+                return false;
+            }
         };
         // What is in memory may lack the padding to sectors.
-        let n = block.data.len().min(stored.len());
+        let n = data.len().min(stored.len());
         let (front, rest) = stored.split_at(n);
-        block.data.get(..n) == Some(front) && rest.iter().all(|b| *b == 0)
+        let same = data.get(..n) == Some(front) && rest.iter().all(|b| *b == 0);
+        if !same {
+            tracing::warn!(block = %at, "two blocks have one checksum");
+        }
+        same
     }
 }
 

@@ -22,7 +22,11 @@ use zilla_codec::compress::Compress;
 impl Zio {
     /// Whether any block may stay where it is.
     pub(super) fn blocks_may_stay(&self) -> bool {
-        NOPWRITE_ENABLED.get() != 0 && !self.0.knows_damage.load(Ordering::Acquire)
+        NOPWRITE_ENABLED.get() != 0 && !self.knows_damage()
+    }
+
+    pub(super) fn knows_damage(&self) -> bool {
+        self.0.knows_damage.load(Ordering::Acquire)
     }
 
     pub(super) fn set_knows_damage(&self, damaged: bool) {

@@ -297,7 +297,8 @@ impl Job {
         }
         let (psize, kind) = (data.len() as u64, checksum_of(req));
         let bp = pointer(self.txg, req, &[], psize, *compress, kind, *cksum, *sealed);
-        Some(Asked::new(bp, copies_of(req, self.seal.as_ref()), req.dedup.is_some_and(|d| d.verify)))
+        let verify = req.dedup.is_some_and(|d| d.verify) || self.zio.knows_damage();
+        Some(Asked::new(bp, copies_of(req, self.seal.as_ref()), verify))
     }
 
     /// A block that somebody else was placing, or whose contents had to be looked at: his, or one

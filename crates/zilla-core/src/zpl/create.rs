@@ -11,6 +11,7 @@ use super::znode::{Held, Plan, State, Znode, stale};
 use super::{
     PFLAG_ACL_AUTO_INHERIT, PFLAG_PROJID, PFLAG_XATTR, SYMLINK_MAX, ZFS_APPENDONLY, ZFS_ARCHIVE,
     ZFS_AV_MODIFIED, ZFS_IMMUTABLE, ZFS_PROJINHERIT, ZPL_VERSION_FUID, ZPL_VERSION_SA, dirent, err,
+    fuid_to_id,
 };
 use crate::dmu::{Dnode, NewObject, Now};
 use crate::error::{Errno, Error, Result};
@@ -68,6 +69,10 @@ impl Zfs {
         if setgid && is_dir {
             mode |= S_ISGID;
         }
+        let gid = if setgid { parent.gid } else { u64::from(new.cred.gid) };
+        if !is_dir && new.judged.is_some_and(|judged| judged != fuid_to_id(gid)) {
+            mode &= !S_ISGID;
+        }
         // A default ACL takes the umask's place.
         let inherited = default.filter(|_| fmt != S_IFLNK && is_sa);
         let mut acls: Vec<(&str, Vec<u8>)> = Vec::new();
@@ -101,7 +106,7 @@ impl Zfs {
             size: if is_dir { 2 } else { new.target.len() as u64 },
             generation: tx.txg().0,
             uid: u64::from(new.cred.uid),
-            gid: if setgid { parent.gid } else { u64::from(new.cred.gid) },
+            gid,
             parent: dir,
             pflags,
             atime: time,

@@ -21,8 +21,9 @@ impl Zfs {
             let Some(at) = zn.dnode().last_part(size, old).await?.filter(|at| *at > size && *at < old) else {
                 return Ok(());
             };
-            let SetAttr { kill_suidgid, kill_sgid, .. } = *set;
-            let cut = SetAttr { size: Some(at), kill_suidgid, kill_sgid, ..SetAttr::default() };
+            let SetAttr { kill_suidgid, kill_sgid, judged, .. } = *set;
+            let size = Some(at);
+            let cut = SetAttr { size, kill_suidgid, kill_sgid, judged, ..SetAttr::default() };
             let change = self.change(|tx| {
                 match self.is_replaying() {
                     true => self.replay_truncate(tx, id, at, 0)?,

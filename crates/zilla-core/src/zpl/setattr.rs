@@ -7,7 +7,7 @@ use super::log::{ATTR_ATIME, ATTR_GID, ATTR_MODE, ATTR_MTIME, ATTR_SIZE, ATTR_UI
 use super::posix_acl;
 use super::types::*;
 use super::znode::{Locked, State, Znode, is_regular, stale};
-use super::{SETTABLE_FLAGS, ZFS_APPENDONLY, ZFS_IMMUTABLE, ZPL_VERSION_FUID, acl, err};
+use super::{SETTABLE_FLAGS, ZFS_APPENDONLY, ZFS_IMMUTABLE, ZPL_VERSION_FUID, acl, err, fuid_to_id};
 use crate::dmu::{Now, resident};
 use crate::error::{Errno, Result};
 use crate::txg::Tx;
@@ -66,6 +66,10 @@ impl Zfs {
     fn check_setattr(&self, zn: &Znode, state: &State, set: &SetAttr) -> Result<()> {
         if state.gone {
             return Err(stale(zn.id()));
+        }
+        let owner = (fuid_to_id(state.attrs.uid), fuid_to_id(state.attrs.gid));
+        if set.judged.is_some_and(|judged| judged != owner) {
+            return err(Errno::Stale, "the file's owner is another than the one that was judged by");
         }
         let pflags = state.attrs.pflags;
         // A record of a change that was made once is not to be refused.

@@ -93,6 +93,9 @@ pub struct SetAttr {
     pub projid: Option<u32>,
     /// File flags to set and to clear, of those in [`super::SETTABLE_FLAGS`].
     pub flags: Option<(u64, u64)>,
+    /// Owner and group by which the caller judged that this may be changed: refused with ESTALE if
+    /// the file has others by now.
+    pub judged: Option<(u32, u32)>,
 }
 
 /// Who makes a file.
@@ -112,11 +115,14 @@ pub struct NewFile<'a> {
     pub cred: Cred,
     /// What a symbolic link points to.
     pub target: &'a [u8],
+    /// The group for which the caller judged that `mode` may have the set-group-id bit: a file that
+    /// gets another group does not get the bit.
+    pub judged: Option<u32>,
 }
 
 impl<'a> NewFile<'a> {
     pub fn new(mode: u32, cred: Cred) -> NewFile<'a> {
-        NewFile { mode, umask: 0, rdev: 0, cred, target: b"" }
+        NewFile { mode, umask: 0, rdev: 0, cred, target: b"", judged: None }
     }
 }
 

@@ -2,7 +2,9 @@
 //! and without any of them, and OpenZFS agrees, also half way.
 
 use super::*;
+use zilla_core::dsl::Setting;
 use zilla_core::spa::Refusal;
+use zilla_core::zap::Value;
 
 const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
 
@@ -23,6 +25,17 @@ impl World {
             self.env.sleep(Duration::from_millis(10)).await;
         }
         panic!("it does not end: {:?} {:?}", spa.expansion(), spa.uberblock());
+    }
+
+    async fn set(&self, spa: &Arc<Spa>, name: &'static str, value: u64) {
+        let dsl = spa.dsl.clone();
+        let task = spa.ctx.sync_task(move |tx| {
+            Box::pin(async move {
+                let ds = dsl.by_name("tank").await?;
+                dsl.set_props(&tx, &ds, &[(name.to_string(), Setting::Local(Value::u64(value)))]).await
+            })
+        });
+        task.await.unwrap();
     }
 
     /// Lets it get beyond an offset, and holds it there.
@@ -137,5 +150,35 @@ fn it_waits_while_a_disk_is_away() {
         w.check(&spa, 0..52).await;
         w.export(spa).await;
         w.without_each(&["a", "b", "c", "d"], 52).await;
+    });
+}
+
+/// Its pointer says one txg of all copies, and so one width.
+#[test]
+fn a_shared_block_is_given_no_copies_of_another_width() {
+    let w = World::new();
+    w.env.clone().block_on(async move {
+        let spa = w.create(RAIDZ1, &["a", "b", "c"]).await;
+        w.set(&spa, "dedup", 1).await;
+        w.put(&spa, 0..40).await;
+        w.expand(&spa, "d").await;
+        w.expanded(&spa).await;
+        w.set(&spa, "copies", 2).await;
+        let zfs = w.zfs(&spa).await;
+        for i in 20..40 {
+            let new = NewFile::new(0o100644, Cred::default());
+            let (h, _) = zfs.create(zfs.root(), format!("g{i}").as_bytes(), new).await.unwrap();
+            zfs.write(h.id(), 0, &contents(i).into(), false).await.unwrap();
+        }
+        drop(zfs);
+        w.put(&spa, 40..50).await;
+        spa.scan().unwrap().start().await.unwrap();
+        spa.scan().unwrap().wait().await;
+        let status = spa.scan().unwrap().status();
+        assert_eq!((status.state, status.errors, status.processed), (ScanState::Finished as u64, 0, 0));
+        spa.drop_caches();
+        w.check(&spa, 0..50).await;
+        assert!(spa.tree().pool_leaves().all(|l| l.stats.snapshot().checksum_errors == 0));
+        w.export(spa).await;
     });
 }

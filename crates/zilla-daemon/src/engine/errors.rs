@@ -60,6 +60,7 @@ fn of_pool_refusal(why: &PoolRefusal) -> ApiError {
         PoolRefusal::CannotEvacuate | PoolRefusal::RaidzBesideRemoved | PoolRefusal::OnlyMirrors => {
             ApiError::with(ErrorCode::InvalConfig, why.to_string())
         }
+        PoolRefusal::UnknownSpace => ApiError::with(ErrorCode::Io, why.to_string()),
         PoolRefusal::OtherSectors => ErrorCode::AshiftMismatch.into(),
         PoolRefusal::NoRemoval => ErrorCode::NoPending.into(),
         PoolRefusal::Removing => ErrorCode::DevrmInProgress.into(),

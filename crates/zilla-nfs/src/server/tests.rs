@@ -60,9 +60,13 @@ fn call(program: u32, procedure: u32, args: &Out) -> Bytes {
 }
 
 fn call_of(xid: u32, program: u32, procedure: u32, args: &Out) -> Bytes {
+    call_by(0, xid, program, procedure, args)
+}
+
+fn call_by(uid: u32, xid: u32, program: u32, procedure: u32, args: &Out) -> Bytes {
     let mut out = Out::default();
     out.u32(xid).u32(0).u32(2).u32(program).u32(3).u32(procedure);
-    out.u32(1).u32(20).u32(0).u32(0).u32(0).u32(0).u32(0);
+    out.u32(1).u32(20).u32(0).u32(0).u32(uid).u32(0).u32(0);
     out.u32(0).u32(0);
     out.0.extend_from_slice(&args.0);
     out.0.into()
@@ -70,7 +74,12 @@ fn call_of(xid: u32, program: u32, procedure: u32, args: &Out) -> Bytes {
 
 /// What follows the words of RPC.
 fn done(exports: &One, program: u32, procedure: u32, args: &Out) -> In {
-    let reply = block_on(answer(exports, peer(700), call(program, procedure, args))).unwrap();
+    done_by(0, exports, program, procedure, args)
+}
+
+fn done_by(uid: u32, exports: &One, program: u32, procedure: u32, args: &Out) -> In {
+    let call = call_by(uid, 1, program, procedure, args);
+    let reply = block_on(answer(exports, peer(700), call)).unwrap();
     let mut reply = In(reply.into());
     let head: Vec<u32> = (0..6).map(|_| reply.u32().unwrap()).collect();
     assert_eq!(head, [1, 1, 0, 0, 0, 0]);

@@ -7,6 +7,7 @@ use super::super::raidz::WORKED_OUT;
 use super::super::read::{Healing, Mend};
 use super::*;
 use smallvec::smallvec;
+use zilla_ondisk::blkptr::Dva;
 use zilla_ondisk::label::VDEV_LABEL_START_SIZE;
 
 const SECTOR: u64 = 4096;
@@ -321,6 +322,29 @@ fn pieces_are_not_written_again_while_a_rebuild_copies_them() {
         assert_eq!((&found.bad[..], found.repaired), (&[0][..], 1));
         let stored = bad.read_at(at, SECTOR, Priority::SyncRead).await.unwrap();
         assert_eq!(stored, data.slice(SECTOR as usize..));
+        tree.close().await;
+    });
+}
+
+/// Who repaired it would write over its neighbour.
+#[test]
+fn a_block_whose_pointer_counts_too_little_for_its_width_is_refused() {
+    let env = real_env(1);
+    let paths: Vec<PathBuf> = (0..3).map(|i| PathBuf::from(format!("/n{i}"))).collect();
+    let spec =
+        PoolSpec { tops: vec![top(VdevKind::Raidz { nparity: 1 }, &paths, 12)], ..PoolSpec::default() };
+    let config = spec.config(77, &*env.rng).unwrap();
+    let all: Vec<Arc<dyn Device>> =
+        (0..3).map(|_| Arc::new(MemDevice::new(DEV)) as Arc<dyn Device>).collect();
+    env.block_on(async {
+        let tree = opened(&env, &config, &all, true).await;
+        tree.tops[0].vdev.widths().unwrap().finish(100, 4, 0);
+        let dva = |sectors| Dva { vdev: 0, offset: 1 << 20, asize: sectors * SECTOR, gang: false };
+        let check = |sectors, birth| tree.check_dva(&dva(sectors), 6 * SECTOR, birth).map(drop);
+        assert!(check(10, 99).is_ok() && check(8, 100).is_ok());
+        let refused = check(8, 99).unwrap_err().to_string();
+        assert!(refused.contains("more than its pointer says"), "{refused}");
+        assert!(!tree.is_as_wide(99, 100) && tree.is_as_wide(100, 900));
         tree.close().await;
     });
 }

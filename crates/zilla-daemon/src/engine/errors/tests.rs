@@ -29,7 +29,7 @@ fn is_in_the_pools_table(why: &PoolRefusal) -> bool {
         NoRebuild | RebuildDisabled | Resilvering | Rebuilding => true,
         Scrubbing | ScrubPaused | ScrubPausedToCancel | ErrorScrubbing | ErrorScrubPaused => true,
         CheckpointExists | DiscardingCheckpoint | NoCheckpoint => true,
-        OtherSectors => true,
+        OtherSectors | UnknownSpace => true,
         NoUpkeep | NoTrim | Initializing | NoInitialize | Trimming | NoActiveTrim => true,
         ActiveElsewhere { .. } | NoHostid => true,
     }
@@ -108,6 +108,11 @@ fn refusals_on_pools_have_these_codes_and_words() {
             OtherSectors,
             ErrorCode::AshiftMismatch,
             "adding devices with different physical sector sizes is not allowed",
+        ),
+        (
+            UnknownSpace,
+            ErrorCode::Io,
+            "a space map of the vdev cannot be read, so what is to be moved is not known",
         ),
         (OnlyMirrors, ErrorCode::InvalConfig, "Source pool must be composed only of mirrors\n"),
         (NoRemoval, ErrorCode::NoPending, "operation is not in progress"),
