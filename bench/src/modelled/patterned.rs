@@ -1,30 +1,145 @@
-//! A device in memory for data that repeat themselves: a page of one word over and over takes a
-//! word.
+//! A device in memory for data that repeat themselves: a page of one word over and over takes next
+//! to nothing where the pages beside it repeat the same word, and a word elsewhere.
 //!
-//! So a pool of 20 GB, mirrored, fits into a machine's memory. What does not repeat itself, as
-//! metadata do not, is kept as it is.
+//! What does not repeat itself, as metadata do not, is kept as it is, once for all devices that
+//! have it at the same place, as the sides of a mirror do. So a mirror of 905 GB in 128K records,
+//! with four sides, fits into a machine's memory.
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zilla_env::{Device, DeviceInfo, Io, IoOp, IoResult, MemDevice, check_bounds};
 
 const PAGE: usize = 4096;
 const WORD: usize = 8;
+/// Pages of a stretch.
+const STRETCH: usize = 32;
+/// In [`Words::turns`]: the stretch is one of [`Words::mixed`].
+const MIXED: u8 = u8::MAX;
 
+type Page = [u8; PAGE];
+
+fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What does not repeat itself on some devices, by page: each content that one of them has there,
+/// with a bit for each device that has it.
 #[derive(Default)]
+pub struct Others {
+    devices: u32,
+    pages: HashMap<usize, Vec<(u64, Box<Page>)>>,
+}
+
+impl Others {
+    fn get(&self, page: usize, device: u64) -> Option<&Page> {
+        let at = self.pages.get(&page)?;
+        at.iter().find(|(who, _)| who & device != 0).map(|(_, bytes)| &**bytes)
+    }
+
+    fn remove(&mut self, page: usize, device: u64) {
+        let Some(at) = self.pages.get_mut(&page) else { return };
+        at.iter_mut().for_each(|(who, _)| *who &= !device);
+        at.retain(|(who, _)| *who != 0);
+        if at.is_empty() {
+            self.pages.remove(&page);
+        }
+    }
+
+    fn put(&mut self, page: usize, device: u64, bytes: &Page) {
+        self.remove(page, device);
+        let at = self.pages.entry(page).or_default();
+        match at.iter_mut().find(|(_, there)| **there == *bytes) {
+            Some((who, _)) => *who |= device,
+            None => {
+                at.reserve_exact(1);
+                at.push((device, Box::new(*bytes)));
+            }
+        }
+    }
+}
+
+/// The word that each page repeats, where it does; 0 where nothing was written. Most stretches have
+/// one word, or two where one record ends and the next begins.
+struct Words {
+    /// From which page of a stretch on it repeats its second word.
+    turns: Vec<u8>,
+    /// The first word of a stretch, or its index in `mixed`.
+    first: Vec<u64>,
+    second: Vec<u64>,
+    mixed: Vec<[u64; STRETCH]>,
+    /// Places in `mixed` that no stretch has.
+    free: Vec<usize>,
+}
+
+impl Words {
+    fn new(pages: usize) -> Words {
+        let stretches = pages.div_ceil(STRETCH);
+        // Zeroes that nothing touches take no memory.
+        let words = || vec![0; stretches];
+        Words {
+            turns: vec![0; stretches],
+            first: words(),
+            second: words(),
+            mixed: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    fn get(&self, page: usize) -> u64 {
+        let (stretch, at) = (page / STRETCH, page % STRETCH);
+        match self.turns[stretch] {
+            MIXED => self.mixed[self.first[stretch] as usize][at],
+            turn if at < turn as usize => self.first[stretch],
+            _ => self.second[stretch],
+        }
+    }
+
+    /// These pages repeat this word from now on.
+    fn put(&mut self, pages: Range<usize>, word: u64) {
+        let mut from = pages.start;
+        while from < pages.end {
+            let stretch = from / STRETCH;
+            let (begin, until) = (stretch * STRETCH, pages.end.min((stretch + 1) * STRETCH));
+            let mut all: [u64; STRETCH] = std::array::from_fn(|at| self.get(begin + at));
+            all[from - begin..until - begin].fill(word);
+            self.keep(stretch, all);
+            from = until;
+        }
+    }
+
+    fn keep(&mut self, stretch: usize, all: [u64; STRETCH]) {
+        let (first, second) = (all[0], all[STRETCH - 1]);
+        let turn = all.iter().position(|w| *w != first).unwrap_or(0);
+        let slot = (self.turns[stretch] == MIXED).then_some(self.first[stretch] as usize);
+        if all[turn..].iter().all(|w| *w == second) {
+            self.free.extend(slot);
+            (self.turns[stretch], self.first[stretch], self.second[stretch]) = (turn as u8, first, second);
+            return;
+        }
+        let slot = slot.or_else(|| self.free.pop()).unwrap_or_else(|| {
+            self.mixed.push(all);
+            self.mixed.len() - 1
+        });
+        self.mixed[slot] = all;
+        (self.turns[stretch], self.first[stretch]) = (MIXED, slot as u64);
+    }
+}
+
 struct Pages {
-    /// The word that each page repeats, where it does; 0 where nothing was written.
-    words: Vec<u64>,
-    others: HashMap<usize, Box<[u8; PAGE]>>,
+    words: Words,
+    others: Arc<Mutex<Others>>,
+    /// Its bit in `others`.
+    device: u64,
 }
 
 pub struct Patterned {
     pages: Mutex<Pages>,
     /// Where it was read since [`Patterned::reads`] was asked, from and to.
-    reads: Mutex<Vec<(u64, u64)>>,
+    reads: Option<Mutex<Vec<(u64, u64)>>>,
     /// Bytes that were written.
     written: AtomicU64,
     size: u64,
@@ -32,11 +147,16 @@ pub struct Patterned {
 }
 
 impl Patterned {
-    pub fn new(size: u64, path: PathBuf) -> Patterned {
+    /// A device that shares what does not repeat itself with others.
+    pub fn new(size: u64, path: PathBuf, others: &Arc<Mutex<Others>>) -> Patterned {
         let info = MemDevice::new(size).named(path).info();
-        let words = vec![0; size.div_ceil(PAGE as u64) as usize];
-        let pages = Mutex::new(Pages { words, ..Pages::default() });
-        Patterned { pages, reads: Mutex::default(), written: AtomicU64::new(0), size, info }
+        let pages = Pages::new(size.div_ceil(PAGE as u64) as usize, others);
+        Patterned { pages: Mutex::new(pages), reads: None, written: AtomicU64::new(0), size, info }
+    }
+
+    /// The same, of which [`Patterned::reads`] may be asked.
+    pub fn watched(size: u64, path: PathBuf, others: &Arc<Mutex<Others>>) -> Patterned {
+        Patterned { reads: Some(Mutex::default()), ..Patterned::new(size, path, others) }
     }
 
     /// How many bytes were written so far.
@@ -46,7 +166,7 @@ impl Patterned {
 
     /// Where it was read since the last time this or [`Patterned::reads`] was asked, as it was.
     pub fn reads_as_made(&self) -> Vec<(u64, u64)> {
-        std::mem::take(&mut *self.reads.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+        self.reads.as_ref().map(|reads| std::mem::take(&mut *locked(reads))).unwrap_or_default()
     }
 
     /// Where it was read since the last time this was asked, in order, each place once.
@@ -63,12 +183,13 @@ impl Patterned {
 
     fn run(&self, op: IoOp) -> IoResult {
         check_bounds(&op, self.size)?;
-        let mut pages = self.pages.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut pages = locked(&self.pages);
         match op {
             IoOp::Read { offset, mut buf } => {
                 pages.read(offset, &mut buf);
-                let mut reads = self.reads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                reads.push((offset, offset + buf.len() as u64));
+                if let Some(reads) = &self.reads {
+                    locked(reads).push((offset, offset + buf.len() as u64));
+                }
                 return Ok(Some(buf));
             }
             IoOp::Write { mut offset, data } => {
@@ -95,14 +216,24 @@ impl Patterned {
 }
 
 impl Pages {
+    fn new(pages: usize, others: &Arc<Mutex<Others>>) -> Pages {
+        let device = {
+            let mut others = locked(others);
+            others.devices += 1;
+            1 << (others.devices - 1)
+        };
+        Pages { words: Words::new(pages), others: others.clone(), device }
+    }
+
     fn read(&self, offset: u64, buf: &mut [u8]) {
+        let others = locked(&self.others);
         let (mut at, mut buf) = (offset as usize, buf);
         while !buf.is_empty() {
             let (page, from) = (at / PAGE, at % PAGE);
             let (part, rest) = buf.split_at_mut((PAGE - from).min(buf.len()));
-            match self.others.get(&page) {
+            match others.get(page, self.device) {
                 Some(bytes) => part.copy_from_slice(&bytes[from..from + part.len()]),
-                None => fill(part, self.words.get(page).copied().unwrap_or(0), from),
+                None => fill(part, self.words.get(page), from),
             }
             at += part.len();
             buf = rest;
@@ -110,27 +241,37 @@ impl Pages {
     }
 
     fn write(&mut self, offset: u64, data: &[u8]) {
+        let mut others = locked(&self.others);
         let (mut at, mut data) = (offset as usize, data);
+        // Pages before this place that repeat a word, and are not told yet.
+        let (mut run, mut repeats) = (0..0, 0);
         while !data.is_empty() {
             let (page, from) = (at / PAGE, at % PAGE);
             let (part, rest) = data.split_at((PAGE - from).min(data.len()));
-            if part.len() == PAGE
-                && let Some(word) = repeated(part)
-            {
-                self.words[page] = word;
-                self.others.remove(&page);
+            let word = if part.len() == PAGE { repeated(part) } else { None };
+            if word != Some(repeats) || run.end != page {
+                self.words.put(run, repeats);
+                run = page..page;
+            }
+            if let Some(word) = word {
+                (run.end, repeats) = (page + 1, word);
+                others.remove(page, self.device);
             } else {
-                let word = self.words[page];
-                let bytes = self.others.entry(page).or_insert_with(|| {
-                    let mut bytes = Box::new([0; PAGE]);
-                    fill(&mut bytes[..], word, 0);
-                    bytes
-                });
+                let mut bytes = match others.get(page, self.device) {
+                    Some(bytes) => *bytes,
+                    None => {
+                        let mut bytes = [0; PAGE];
+                        fill(&mut bytes, self.words.get(page), 0);
+                        bytes
+                    }
+                };
                 bytes[from..from + part.len()].copy_from_slice(part);
+                others.put(page, self.device, &bytes);
             }
             at += part.len();
             data = rest;
         }
+        self.words.put(run, repeats);
     }
 }
 
@@ -174,9 +315,16 @@ impl Device for Patterned {
 mod tests {
     use super::*;
 
+    fn others(pages: &Pages) -> Vec<(usize, usize)> {
+        let others = locked(&pages.others);
+        let mut all: Vec<_> = others.pages.iter().map(|(page, at)| (*page, at.len())).collect();
+        all.sort_unstable();
+        all
+    }
+
     #[test]
     fn what_was_written_is_read_whatever_it_was() {
-        let mut pages = Pages { words: vec![0; 4], ..Pages::default() };
+        let mut pages = Pages::new(4, &Arc::default());
         let mut plain = vec![0u8; 4 * PAGE];
         let word = 0x0102_0304_0506_0708u64.to_le_bytes();
         let even: Vec<u8> = word.iter().copied().cycle().take(2 * PAGE).collect();
@@ -191,6 +339,53 @@ mod tests {
             }
         }
         // The last page alone repeats no word: what the second had was written over.
-        assert_eq!(pages.others.keys().copied().collect::<Vec<_>>(), [3]);
+        assert_eq!(others(&pages), [(3, 1)]);
+    }
+
+    #[test]
+    fn each_page_repeats_the_word_that_was_written_last() {
+        let mut words = Words::new(3 * STRETCH);
+        let mut plain = vec![0; 3 * STRETCH];
+        // Records that begin anywhere, in either direction, and then single pages.
+        let records = (0..8).chain((0..7).rev()).map(|i| (5 + i * 11, 11));
+        let singles = (0..96).map(|i| (i * 37 % 96, 1));
+        for (word, (page, len)) in records.chain(singles).enumerate() {
+            words.put(page..page + len, word as u64 % 17);
+            plain[page..page + len].fill(word as u64 % 17);
+            assert_eq!((0..plain.len()).map(|p| words.get(p)).collect::<Vec<_>>(), plain);
+        }
+        assert_eq!(words.mixed.len() - words.free.len(), words.turns.iter().filter(|t| **t == MIXED).count());
+    }
+
+    #[test]
+    fn records_that_follow_each_other_take_two_words_a_stretch() {
+        let mut words = Words::new(8 * STRETCH);
+        for record in 0..7 {
+            let page = 7 + record * STRETCH;
+            words.put(page..page + STRETCH, 1 + record as u64);
+        }
+        assert!(words.mixed.is_empty());
+    }
+
+    #[test]
+    fn what_two_devices_have_at_a_place_is_kept_once() {
+        let shared = Arc::default();
+        let (mut a, mut b) = (Pages::new(2, &shared), Pages::new(2, &shared));
+        let odd: Vec<u8> = (0..PAGE).map(|i| (i * 7 / 3) as u8).collect();
+        a.write(0, &odd);
+        b.write(0, &odd);
+        assert_eq!(others(&a), [(0, 1)]);
+        b.write(9, &[1, 2, 3]);
+        assert_eq!(others(&a), [(0, 2)]);
+        let read = |pages: &Pages| {
+            let mut found = vec![0; PAGE];
+            pages.read(0, &mut found);
+            found
+        };
+        assert_eq!(read(&a), odd);
+        assert_eq!(read(&b)[9..12], [1, 2, 3]);
+        a.write(0, &[0; PAGE]);
+        b.write(0, &[0; PAGE]);
+        assert_eq!(others(&a), []);
     }
 }

@@ -96,8 +96,9 @@ fn one(name: &str, shape: Shape, count: usize, gb: f64, rate: u64, legacy: bool)
     let main = Devices { count, profile: DISK, size, shape };
     let spares = Devices { count: 2, shape: Shape::Spare, ..main };
     let made = Mutex::new(Vec::new());
+    let others = Arc::default();
     let memory = |role: &str, i: usize, size: u64| -> Arc<dyn Device> {
-        let device = Arc::new(Patterned::new(size, path(role, i)));
+        let device = Arc::new(Patterned::watched(size, path(role, i), &others));
         made.lock().unwrap_or_else(PoisonError::into_inner).push(device.clone());
         device
     };

@@ -73,8 +73,9 @@ pub fn run(gb: f64) -> Result<Value> {
     let sized = |gb: f64| (gb * scale * 1e9) as u64 >> 20 << 20;
     let old = Devices { count: 2, profile: DISK, size: sized(OLD_DISK), shape: Shape::Pairs };
     let new = Devices { size: sized(NEW_DISK), shape: Shape::Spare, ..old };
+    let others = Arc::default();
     let memory = |role: &str, i: usize, size: u64| -> Arc<dyn Device> {
-        Arc::new(Patterned::new(size, path(role, i)))
+        Arc::new(Patterned::new(size, path(role, i), &others))
     };
     let sim = virtual_world();
     let Rig { env, spa, fs } =

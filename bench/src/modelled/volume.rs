@@ -195,8 +195,9 @@ fn one(load: &Load, gb: f64, profile: &Profile) -> Result<Outcome> {
     let size = (bytes as f64 / RECORD as f64 * SHARE as f64 / FULL) as u64 >> 20 << 20;
     let main = Devices { count: DISKS, profile: DISK, size, shape: Shape::Raidz2 };
     let made = Mutex::new(Vec::new());
+    let others = Arc::default();
     let memory = |role: &str, i: usize, size: u64| -> Arc<dyn Device> {
-        let device = Arc::new(Patterned::new(size, path(role, i)));
+        let device = Arc::new(Patterned::watched(size, path(role, i), &others));
         made.lock().unwrap_or_else(PoisonError::into_inner).push(device.clone());
         device
     };

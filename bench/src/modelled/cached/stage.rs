@@ -86,8 +86,9 @@ pub fn on_stage<T: Send, F: Future<Output = Result<T>> + Send>(
     let main = Devices { count: DISKS, profile: DISK, size: disk, shape: Shape::Single };
     let each = size.of(FLASH) / devices.max(1) as u64 + BESIDE;
     let cache = Devices { count: devices, profile: CACHE, size: each, shape: Shape::Spare };
+    let others = Arc::default();
     let memory = |role: &str, i: usize, size: u64| -> Arc<dyn Device> {
-        Arc::new(Patterned::new(size, path(role, i)))
+        Arc::new(Patterned::new(size, path(role, i), &others))
     };
     let arc = size.of(MEMORY);
     let caches = Caches { dbufs: (arc / DBUFS) as usize, arc };
