@@ -500,7 +500,7 @@ fn spoil(dir: &Path, seed: u64) {
         disk.read_exact_at(&mut there, *at).unwrap();
         there == record
     };
-    let places: Vec<u64> = (0..=size - REC as u64).step_by(4096).filter(|at| holds(at)).collect();
+    let places: Vec<u64> = (0..=size - REC as u64).step_by(512).filter(|at| holds(at)).collect();
     assert_eq!(places.len(), 1);
     disk.write_all_at(&[7; 512], places[0]).unwrap();
 }

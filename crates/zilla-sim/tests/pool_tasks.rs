@@ -1,6 +1,6 @@
 //! What is done to a pool as a whole meets blocks that cannot be read for a while: it is refused,
-//! or done, or the pool is suspended for good, as its txg could not be made. Nothing that was stable
-//! is lost, and the next import has the pool as it was, or with the change.
+//! or done, or the pool is suspended for good, as its txg could not be made. Nothing that was
+//! stable is lost, and the next import has the pool as it was, or with the change.
 
 use futures_util::future::{BoxFuture, Either, select};
 use parking_lot::Mutex;

@@ -62,7 +62,7 @@ async fn perform(d: &Arc<DslPool>, tx: &Tx, what: &str) -> Result<()> {
         }
         "clone" => d.clone_ds(tx, "tank/second", "tank/a@b").await.map(drop),
         "promote" => d.promote(tx, "tank/clone").await,
-        "rename" => d.rename(tx, "tank/clone", "tank/other").await,
+        "rename" => d.rename(tx, "tank/clone", "tank/renamed").await,
         "rename to another parent" => d.rename(tx, "tank/clone", "tank/a/clone").await,
         "rename a snapshot" => d.rename_snapshot(tx, "tank/a", "b", "z", false).await,
         "rename snapshots" => d.rename_snapshot(tx, "tank/marked", "same", "other", true).await,
@@ -276,7 +276,8 @@ async fn with_damage(env: &Env, what: &'static str, which: Damaged) -> bool {
         let report = spa.check_space().await.unwrap();
         assert!(report.is_clean(), "{what}, {which:?}: {report:?}");
         if done.is_err() {
-            task(&spa, move |dsl, tx| Box::pin(async move { perform(&dsl, &tx, what).await })).await.unwrap();
+            let again = task(&spa, move |dsl, tx| Box::pin(async move { perform(&dsl, &tx, what).await }));
+            again.await.unwrap_or_else(|e| panic!("{what}, {which:?}: {done:?}, and again: {e}"));
         }
         spa.close(None).await.unwrap();
     }

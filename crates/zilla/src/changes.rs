@@ -163,8 +163,8 @@ impl Pool {
         .await
     }
 
-    /// Takes away what interrupted receives have left below datasets that are to be destroyed. Nobody
-    /// is shown it, and it is a clone of what goes.
+    /// Takes away what interrupted receives have left below datasets that are to be destroyed.
+    /// Nobody is shown it, and it is a clone of what goes.
     async fn abort_left(&self, names: &[String]) -> Result<()> {
         let mut left = Vec::new();
         for name in names.iter().filter(|n| !n.contains('@')) {

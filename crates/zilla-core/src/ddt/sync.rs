@@ -240,8 +240,8 @@ impl<'a> Pass<'a> {
         bp
     }
 
-    /// Puts the entries whose turn it is from the flushing log into the ZAPs. Those whose place there
-    /// cannot be read go into the active log again: they stay where they are found.
+    /// Puts the entries whose turn it is from the flushing log into the ZAPs. Those whose place
+    /// there cannot be read go into the active log again: they stay where they are found.
     async fn flush(&mut self) -> Result<()> {
         let some = self.table.state.lock().logs.take_some();
         let last = some.last().map(|(key, _)| *key);

@@ -57,6 +57,7 @@ mod parts;
 mod pieces;
 mod range;
 mod resolve;
+mod slots;
 mod stream;
 mod sync;
 #[cfg(test)]

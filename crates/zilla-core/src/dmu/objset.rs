@@ -10,6 +10,7 @@ use super::counts::ObjsetStats;
 use super::dnode::{Dnode, Shared, max_bonus};
 use super::fault::{Need, Now, Stop};
 use super::objects::Table;
+use super::slots::{Slot, decode_slot, free_run, taken_slots, used_slots};
 pub use super::write_props::WriteProps;
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
@@ -475,8 +476,8 @@ impl Objset {
         }
     }
 
-    /// Brings into memory what [`Objset::alloc`] looks at for as many small objects as one operation
-    /// makes.
+    /// Brings into memory what [`Objset::alloc`] looks at for as many small objects as one
+    /// operation makes.
     pub(crate) async fn read_free_slots(self: &Arc<Self>) -> Result<()> {
         let (mut from, mut free) = (self.cursor.load(Ordering::Relaxed), 0);
         while free < MADE_AT_ONCE && from < DN_MAX_OBJECT {
@@ -642,30 +643,6 @@ fn meta_levels() -> u8 {
     levels as u8
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Slot {
-    Free,
-    Head,
-    /// Belongs to the large dnode before it.
-    Tail,
-}
-
-/// Which slots of a dnode block are in use.
-pub(crate) fn used_slots(block: &[u8]) -> [Slot; DNODES_PER_BLOCK as usize] {
-    let mut out = [Slot::Free; DNODES_PER_BLOCK as usize];
-    let mut slots = out.iter_mut().zip(block.chunks_exact(1 << DNODE_SHIFT));
-    while let Some((slot, dnode)) = slots.next() {
-        // dn_type and dn_extra_slots.
-        let (Some(&otype), Some(&extra)) = (dnode.first(), dnode.get(12)) else { break };
-        if otype == 0 {
-            continue;
-        }
-        *slot = Slot::Head;
-        slots.by_ref().take(usize::from(extra)).for_each(|(slot, _)| *slot = Slot::Tail);
-    }
-    out
-}
-
 /// Block pointers of a dnode with such a bonus: attributes may grow to all the room there is.
 pub(crate) fn nblkptr_for(slots: u8, bonustype: u8, bonuslen: usize) -> u8 {
     if bonustype == object_type::DMU_OT_SA {
@@ -673,46 +650,4 @@ pub(crate) fn nblkptr_for(slots: u8, bonustype: u8, bonuslen: usize) -> u8 {
     }
     let room = max_bonus(slots, 1).saturating_sub(bonuslen);
     (1 + (room >> 7)).min(3) as u8
-}
-
-fn decode_slot(block: &[u8], at: usize, sealed: bool) -> Result<Option<DnodePhys>, String> {
-    if used_slots(block).get(at) != Some(&Slot::Head) {
-        return Ok(None);
-    }
-    let decode = if sealed { DnodePhys::decode_sealed } else { DnodePhys::decode };
-    decode(block.get(at << DNODE_SHIFT..).unwrap_or_default(), ByteOrder::NATIVE)
-        .map(Some)
-        .map_err(|e| e.to_string())
-}
-
-fn free_run(
-    used: [Slot; DNODES_PER_BLOCK as usize],
-    table: &HashMap<ObjectId, Arc<Dnode>>,
-    base: u64,
-    from: u64,
-    slots: u64,
-) -> Option<u64> {
-    let taken = taken_slots(used, table, base);
-    let free = |i: &u64| taken.iter().skip(*i as usize).take(slots as usize).all(|t| !t);
-    (from - base..=DNODES_PER_BLOCK - slots).find(free).map(|i| base + i)
-}
-
-/// The slots of a block that are in use, on disk or in memory.
-fn taken_slots(
-    used: [Slot; DNODES_PER_BLOCK as usize],
-    table: &HashMap<ObjectId, Arc<Dnode>>,
-    base: u64,
-) -> [bool; DNODES_PER_BLOCK as usize] {
-    let mut taken = used.map(|s| s != Slot::Free);
-    for i in 0..DNODES_PER_BLOCK {
-        if let Some(dn) = table.get(&ObjectId(base + i)) {
-            for t in taken.iter_mut().skip(i as usize).take(usize::from(dn.slots().max(1))) {
-                *t = true;
-            }
-        }
-    }
-    if base == 0 {
-        taken.iter_mut().take(1).for_each(|t| *t = true);
-    }
-    taken
 }

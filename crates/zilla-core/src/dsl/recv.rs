@@ -550,7 +550,8 @@ impl DslPool {
         o: &RecvOpts,
     ) -> Result<Arc<DslDataset>> {
         let now = self.ctx.env.wall().as_secs();
-        // Who goes on with an interrupted receive, too, holds it alone, and looks whether it is gone.
+        // Who goes on with an interrupted receive, too, holds it alone, and looks whether it is
+        // gone.
         let Some(_alone) = t.ds.hold_alone().filter(|_| !t.ds.is_gone()) else {
             return refuse(Errno::Busy, format!("{}: dataset is busy", o.fs));
         };

@@ -165,7 +165,8 @@ impl Spa {
     #[crate::boxed]
     pub async fn upgrade(self: &Arc<Self>, version: u64) -> Result<()> {
         self.check_writable()?;
-        // A tree that is being made from the one of now would not have the ZAPs that vdevs are given.
+        // A tree that is being made from the one of now would not have the ZAPs that vdevs are
+        // given.
         let _changing = self.changing.lock().await;
         let now = self.version();
         if version < now || !is_supported_version(version) {

@@ -398,8 +398,8 @@ impl VdevTree {
                 };
                 return Err(Error::os(Errno::Busy, format!("{}: {why}", leaf.path())));
             }
-            // Nothing has a device open that is offline: it is the pool's all the same. (One that is
-            // replaced in its place has another path by now.)
+            // Nothing has a device open that is offline: it is the pool's all the same. (One that
+            // is replaced in its place has another path by now.)
             let path = Some(leaf.path());
             let its = |v: &Arc<Vdev>| v.leaf.as_ref().is_some_and(|l| l.index != leaf.index);
             if self.root.walk().iter().chain(&self.cache).any(|v| its(v) && v.config_str("path") == path) {

@@ -78,7 +78,8 @@ async fn claim(
     Claim { first, open, kept, lost }: Claim,
 ) -> Result<()> {
     let Some(objset) = unless_damaged(&ds.name(), dsl.objset(ds).await)? else {
-        // Others are given its blocks. Should a copy of the header come up later, they are not freed.
+        // Others are given its blocks. Should a copy of the header come up later, they are not
+        // freed.
         ds.log_freed.store(true, Ordering::Relaxed);
         return Ok(());
     };

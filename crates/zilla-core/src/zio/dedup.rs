@@ -9,8 +9,9 @@
 //! **Deadlock.** Who waits for another's block has placed all of his own before, so no two wait for
 //! each other.
 //!
-//! **Damage.** A checksum says what a block was, not what can be read of it. While the pool knows of
-//! any damage, what is to be shared is read from its disks first; what cannot be is written anew.
+//! **Damage.** A checksum says what a block was, not what can be read of it. While the pool knows
+//! of any damage, what is to be shared is read from its disks first; what cannot be is written
+//! anew.
 //!
 //! **Crash.** The tables change in memory here; they are on disk with the txg that the pointers
 //! belong to.

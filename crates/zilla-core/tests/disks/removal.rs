@@ -2,7 +2,6 @@
 //! also half way.
 
 use super::*;
-use zilla_core::inject::{Copies, DataPlace, Failure, Fault, Frequency, injections};
 use zilla_core::metaslab::SpaceClass;
 use zilla_core::spa::Refusal;
 use zilla_core::tunables;
@@ -48,17 +47,6 @@ impl World {
         }
         spa.sync().await.unwrap();
     }
-}
-
-/// From now on no space map of a vdev can be read. Handlers to be cleared.
-fn lose_maps(spa: &Arc<Spa>, vdev: u32) -> Vec<u64> {
-    let maps = spa.metaslabs.report(vdev).unwrap().metaslabs.into_iter().map(|m| m.object);
-    let lose = |object| {
-        let at = DataPlace::Blocks { objset: 0, object, level: 0, first: 0, last: u64::MAX };
-        let fault = Fault::Data { at, failure: Failure::Checksum, copies: Copies::default() };
-        injections().add("tank", spa.ctx.guid(), fault, Frequency::Always).unwrap()
-    };
-    maps.filter(|object| *object != 0).map(lose).collect()
 }
 
 fn state(spa: &Arc<Spa>) -> u64 {
@@ -327,61 +315,5 @@ fn what_cannot_be_removed_is_refused_as_openzfs_refuses_it() {
         let none = why(spa.cancel_removal().await);
         assert!(matches!(&none, Error::Pool(why) if **why == Refusal::NoRemoval), "{none}");
         w.export(spa).await;
-    });
-}
-
-#[test]
-fn a_disk_of_which_a_space_map_is_damaged_is_not_removed() {
-    let w = World::new();
-    w.env.clone().block_on(async move {
-        let spa = w.create(VdevKind::File, &["a"]).await;
-        w.put(&spa, 0..60).await;
-        w.add(&spa, VdevKind::File, &["b"]).await;
-        let faults = lose_maps(&spa, 0);
-        w.export(spa).await;
-        let spa = w.import().await.unwrap();
-        let refused = spa.remove_vdev(spa.tree().tops[0].vdev.guid).await.unwrap_err();
-        assert!(matches!(&refused, Error::Pool(why) if **why == Refusal::UnknownSpace), "{refused}");
-        assert!(!spa.is_removing() && spa.suspended().is_none());
-        w.put(&spa, 60..70).await;
-        for fault in faults {
-            injections().clear(Some(fault));
-        }
-        let spa = w.turn(spa).await;
-        w.remove(&spa, 0).await;
-        w.removed(&spa).await;
-        let spa = w.turn(spa).await;
-        w.check(&spa, 0..70).await;
-        w.export(spa).await;
-    });
-}
-
-#[test]
-fn a_removal_that_meets_a_damaged_space_map_is_canceled() {
-    let w = World::new();
-    w.env.clone().block_on(async move {
-        let spa = w.create(VdevKind::File, &["a"]).await;
-        w.put(&spa, 0..60).await;
-        w.add(&spa, VdevKind::File, &["b"]).await;
-        spa.set_removal_pace(100 << 10);
-        w.remove(&spa, 0).await;
-        w.part_of_it(&spa).await;
-        let faults = lose_maps(&spa, 0);
-        w.export(spa).await;
-        let spa = w.import().await.unwrap();
-        w.removed(&spa).await;
-        assert_eq!(state(&spa), ScanState::Canceled as u64);
-        assert!(spa.suspended().is_none());
-        // What was copied stays where it is.
-        assert!(spa.dsl.leaked().await.unwrap() > 0);
-        w.check(&spa, 0..60).await;
-        w.put(&spa, 60..70).await;
-        for fault in faults {
-            injections().clear(Some(fault));
-        }
-        spa.close(Some(PoolState::Exported)).await.unwrap();
-        let spa = w.import().await.unwrap();
-        w.check(&spa, 0..70).await;
-        spa.close(Some(PoolState::Exported)).await.unwrap();
     });
 }
