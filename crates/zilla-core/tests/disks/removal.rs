@@ -2,6 +2,7 @@
 //! also half way.
 
 use super::*;
+use zilla_core::inject::{Copies, DataPlace, Failure, Fault, Frequency, injections};
 use zilla_core::metaslab::SpaceClass;
 use zilla_core::spa::Refusal;
 use zilla_core::tunables;
@@ -40,12 +41,31 @@ impl World {
         spa.set_removal_pace(0);
     }
 
+    /// The objects of a vdev's space maps, when another file is written.
+    async fn maps(&self, spa: &Arc<Spa>, vdev: u32, file: u32) -> Vec<u64> {
+        spa.metaslabs.request_flush_all();
+        self.put(spa, file..file + 1).await;
+        let all = spa.metaslabs.report(vdev).unwrap().metaslabs.into_iter().map(|m| m.object);
+        let maps: Vec<u64> = all.filter(|object| *object != 0).collect();
+        assert!(!maps.is_empty());
+        maps
+    }
+
     async fn delete(&self, spa: &Arc<Spa>, all: impl IntoIterator<Item = u32>) {
         let zfs = self.zfs(spa).await;
         for i in all {
             zfs.unlink(zfs.root(), format!("f{i}").as_bytes()).await.unwrap();
         }
         spa.sync().await.unwrap();
+    }
+}
+
+/// From now on, until the pool is exported, these objects cannot be read.
+fn lose(pool: u64, objects: &[u64]) {
+    for &object in objects {
+        let at = DataPlace::Blocks { objset: 0, object, level: 0, first: 0, last: u64::MAX };
+        let fault = Fault::Data { at, failure: Failure::Checksum, copies: Copies::default() };
+        injections().add("tank", pool, fault, Frequency::Always).unwrap();
     }
 }
 
@@ -315,5 +335,57 @@ fn what_cannot_be_removed_is_refused_as_openzfs_refuses_it() {
         let none = why(spa.cancel_removal().await);
         assert!(matches!(&none, Error::Pool(why) if **why == Refusal::NoRemoval), "{none}");
         w.export(spa).await;
+    });
+}
+
+#[test]
+fn a_disk_of_which_a_space_map_is_damaged_is_not_removed() {
+    let w = World::new();
+    w.env.clone().block_on(async move {
+        let spa = w.create(VdevKind::File, &["a"]).await;
+        w.put(&spa, 0..60).await;
+        w.add(&spa, VdevKind::File, &["b"]).await;
+        let (pool, maps) = (spa.ctx.guid(), w.maps(&spa, 0, 60).await);
+        w.export(spa).await;
+        lose(pool, &maps);
+        let spa = w.import().await.unwrap();
+        let refused = spa.remove_vdev(spa.tree().tops[0].vdev.guid).await.unwrap_err();
+        assert!(matches!(&refused, Error::Pool(why) if **why == Refusal::UnknownSpace), "{refused}");
+        assert!(!spa.is_removing() && spa.suspended().is_none());
+        w.put(&spa, 61..70).await;
+        let spa = w.turn(spa).await;
+        w.remove(&spa, 0).await;
+        w.removed(&spa).await;
+        let spa = w.turn(spa).await;
+        w.check(&spa, 0..70).await;
+        w.export(spa).await;
+    });
+}
+
+#[test]
+fn a_removal_that_meets_a_damaged_space_map_is_canceled() {
+    let w = World::new();
+    w.env.clone().block_on(async move {
+        let spa = w.create(VdevKind::File, &["a"]).await;
+        w.put(&spa, 0..60).await;
+        w.add(&spa, VdevKind::File, &["b"]).await;
+        spa.set_removal_pace(100 << 10);
+        w.remove(&spa, 0).await;
+        w.part_of_it(&spa).await;
+        let (pool, maps) = (spa.ctx.guid(), w.maps(&spa, 0, 60).await);
+        w.export(spa).await;
+        lose(pool, &maps);
+        let spa = w.import().await.unwrap();
+        w.removed(&spa).await;
+        assert_eq!(state(&spa), ScanState::Canceled as u64);
+        assert!(spa.suspended().is_none());
+        // What was copied stays where it is.
+        assert!(spa.dsl.leaked().await.unwrap() > 0);
+        w.check(&spa, 0..61).await;
+        w.put(&spa, 61..70).await;
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        let spa = w.import().await.unwrap();
+        w.check(&spa, 0..70).await;
+        spa.close(Some(PoolState::Exported)).await.unwrap();
     });
 }
