@@ -172,6 +172,8 @@ fn a_shared_block_is_given_no_copies_of_another_width() {
         }
         drop(zfs);
         w.put(&spa, 40..50).await;
+        // An expansion is followed by a scrub.
+        spa.scan().unwrap().wait().await;
         spa.scan().unwrap().start().await.unwrap();
         spa.scan().unwrap().wait().await;
         let status = spa.scan().unwrap().status();
