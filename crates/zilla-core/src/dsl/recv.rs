@@ -271,6 +271,11 @@ impl DslPool {
         if b.flags & DRR_FLAG_CI_DATA != 0 {
             flags |= DS_FLAG_CI_DATASET;
         }
+        // What is needed to go on later lies in the dataset's own object, which is a ZAP then. Half
+        // of it, in a pool that does not have that, would keep the pool from being imported.
+        if o.resumable && !self.feature_enabled("extensible_dataset") {
+            return refuse(Errno::NotSup, "resumable receives (-s) need the feature extensible_dataset");
+        }
         let target = match self.by_name(&o.fs).await {
             Ok(head) => self.recv_begin_existing(tx, &head, b, o, os_type, flags).await?,
             Err(e) if e.is(Errno::NoEnt) => self.recv_begin_new(tx, b, o, os_type, flags).await?,
