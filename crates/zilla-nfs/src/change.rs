@@ -92,7 +92,7 @@ pub(crate) async fn setattr(caller: &Caller<'_>, mut args: In, reply: &mut Reply
     let (handle, want) = (file(&mut args)?, Wanted::read(&mut args)?);
     let guard = attr::guard(&mut args)?;
     for _ in 0..TRIES {
-        let at = caller.at(handle.clone()).await?;
+        let at = caller.at_to_change(handle.clone()).await?;
         at.may_change()?;
         let same = |t: Time| (t.sec as u32, t.nsec) == (at.attr.ctime.sec as u32, at.attr.ctime.nsec);
         if guard.is_some_and(|t| !same(t)) {
@@ -139,7 +139,7 @@ pub(crate) async fn write(caller: &Caller<'_>, mut args: In, reply: &mut Reply) 
         return Err(Fail::Garbage);
     }
     let data = data.slice(..count as usize);
-    let at = caller.at(handle).await?;
+    let at = caller.at_to_change(handle).await?;
     at.may_change()?;
     if at.attr.is_dir() {
         return Err(Status::IsDir.into());
@@ -173,7 +173,7 @@ pub(crate) async fn commit(caller: &Caller<'_>, mut args: In, reply: &mut Reply)
     // Which part of the file: all of it is as good.
     args.u64()?;
     args.u32()?;
-    let at = caller.at(handle).await?;
+    let at = caller.at_to_change(handle).await?;
     at.export.fs.fsync(at.node).await?;
     let out = reply.head.u32(0);
     at.put_changed(out).await;
@@ -192,7 +192,7 @@ fn check_word(name: &[u8], own: Status) -> Result<(), Status> {
 
 /// A directory in which a name is to be made or taken away.
 async fn changeable(caller: &Caller<'_>, dir: Bytes) -> Result<At, Fail> {
-    let dir = caller.at(dir).await?;
+    let dir = caller.at_to_change(dir).await?;
     dir.may_change()?;
     if !dir.attr.is_dir() {
         return Err(Status::NotDir.into());
@@ -290,7 +290,7 @@ pub(crate) async fn create(caller: &Caller<'_>, mut args: In, reply: &mut Reply)
         }
         _ => return Err(Fail::Garbage),
     };
-    let dir = caller.at(dir).await?;
+    let dir = caller.at_to_change(dir).await?;
     dir.may_change()?;
     if !dir.attr.is_dir() {
         return Err(Status::NotDir.into());
@@ -492,7 +492,7 @@ pub(crate) async fn rename(caller: &Caller<'_>, mut args: In, reply: &mut Reply)
 pub(crate) async fn link(caller: &Caller<'_>, mut args: In, reply: &mut Reply) -> Done {
     let file = file(&mut args)?;
     let (dir, name) = place(&mut args)?;
-    let at = caller.at(file).await?;
+    let at = caller.at_to_change(file).await?;
     let dir = changeable(caller, dir).await?;
     if at.export.id != dir.export.id || at.may_change().is_err() {
         return Err(Status::XDev.into());

@@ -19,7 +19,7 @@ use crate::{change, list, look};
 use bytes::Bytes;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use zilla::{Attr, Entry, NodeId};
+use zilla::{Attr, Entry, Filesystem, NodeId};
 
 /// The most bytes of one READ, WRITE or READDIR.
 pub(crate) const MAX_IO: usize = 1 << 20;
@@ -101,9 +101,25 @@ impl Caller<'_> {
 
     /// The file of a handle.
     pub(crate) async fn at(&self, handle: Bytes) -> Result<At, Fail> {
+        self.at_if(handle, |_| Ok(())).await
+    }
+
+    /// The same for a procedure that changes it, or waits until it is stable. If the pool is
+    /// suspended the client is to ask later: what waited here would take its client's room for
+    /// calls, which are also of other pools.
+    pub(crate) async fn at_to_change(&self, handle: Bytes) -> Result<At, Fail> {
+        self.at_if(handle, Filesystem::unless_suspended).await
+    }
+
+    async fn at_if(
+        &self,
+        handle: Bytes,
+        ready: impl FnOnce(&Filesystem) -> zilla::Result<()>,
+    ) -> Result<At, Fail> {
         let handle = Handle::parse(handle).ok_or(Status::BadHandle)?;
         let export = self.exports.find(handle.export).ok_or(Status::Stale)?;
         let admission = self.admission(&export).ok_or(Status::Access)?;
+        ready(&export.fs)?;
         let node = export.fs.node_of(handle.snapshot, handle.object).await?;
         let held = export.fs.handle(node).await?;
         if held.attr.generation != handle.generation {

@@ -234,9 +234,12 @@ where
     let mut stopped = shared.stop.subscribe();
     let late = || io::Error::new(io::ErrorKind::TimedOut, "a record does not come to its end");
     let ended = loop {
-        let slot = slots.clone().acquire_owned().await.map_err(io::Error::other)?;
-        let header = tokio::select! {
-            header = tokio::time::timeout(IDLE, reader.read_u32()) => header,
+        let next = async {
+            let slot = slots.clone().acquire_owned().await.map_err(io::Error::other)?;
+            Ok::<_, io::Error>((slot, tokio::time::timeout(IDLE, reader.read_u32()).await))
+        };
+        let next = tokio::select! {
+            next = next => next,
             () = async { let _ = stopped.wait_for(|stop| *stop).await; } => break Ok(()),
             written = &mut writing => {
                 // Calls that are under way are done all the same.
@@ -244,11 +247,11 @@ where
                 return written.unwrap_or_else(|e| Err(io::Error::other(e)));
             }
         };
-        let header = match header {
-            Ok(Ok(header)) => header,
-            Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => break Ok(()),
-            Ok(Err(e)) => break Err(e),
-            Err(_) => break Ok(()),
+        let (slot, header) = match next {
+            Ok((slot, Ok(Ok(header)))) => (slot, header),
+            Ok((_, Ok(Err(e)))) if e.kind() == io::ErrorKind::UnexpectedEof => break Ok(()),
+            Ok((_, Ok(Err(e)))) | Err(e) => break Err(e),
+            Ok((_, Err(_))) => break Ok(()),
         };
         let received = tokio::time::timeout(PATIENCE, record(&mut reader, header, &shared, &part, peer));
         let (bytes, room) = match received.await.map_err(|_| late()).flatten() {

@@ -686,6 +686,12 @@ impl Filesystem {
         self.zfs().sync().await
     }
 
+    /// Refuses, where the pool is suspended, what would wait until it is cleared: with EAGAIN, or
+    /// with EIO if the pool refuses changes (`failmode=continue`).
+    pub fn unless_suspended(&self) -> Result<()> {
+        self.zfs().unless_suspended()
+    }
+
     /// Space and files, used and free.
     pub fn statfs(&self) -> StatFs {
         self.zfs.read().statfs()

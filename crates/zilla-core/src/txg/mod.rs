@@ -663,7 +663,7 @@ impl TxgState {
     }
 
     /// The pool is suspended: transactions are refused, or wait until it is not.
-    pub(crate) fn close_gate(&self, refuse: bool) {
+    pub fn close_gate(&self, refuse: bool) {
         self.state.lock().gate = if refuse { Gate::Refusing } else { Gate::Shut };
         self.changed.notify(usize::MAX);
     }
@@ -671,6 +671,15 @@ impl TxgState {
     pub(crate) fn open_gate(&self) {
         self.state.lock().gate = Gate::Open;
         self.changed.notify(usize::MAX);
+    }
+
+    /// None: the pool is not suspended. Otherwise whether transactions are refused meanwhile.
+    pub(crate) fn gate_refuses(&self) -> Option<bool> {
+        match self.state.lock().gate {
+            Gate::Open => None,
+            Gate::Shut => Some(false),
+            Gate::Refusing => Some(true),
+        }
     }
 
     /// No more transactions: the pool is closing, or cannot write any more.

@@ -343,6 +343,17 @@ impl Zfs {
         self.txgs.as_ref()
     }
 
+    /// Refuses, where the pool is suspended, what would wait until it is not: with EIO if it
+    /// refuses changes, and else with EAGAIN.
+    pub fn unless_suspended(&self) -> Result<()> {
+        let why = "the pool is suspended until it is cleared";
+        match self.txgs.as_ref().and_then(|txgs| txgs.gate_refuses()) {
+            None => Ok(()),
+            Some(true) => err(Errno::Io, why),
+            Some(false) => err(Errno::Again, why),
+        }
+    }
+
     pub(super) fn has_fuids(&self) -> bool {
         self.version >= super::ZPL_VERSION_FUID
     }

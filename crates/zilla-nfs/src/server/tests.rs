@@ -30,6 +30,11 @@ impl Exports for One {
 }
 
 fn shared(options: &str) -> One {
+    shared_of(options).0
+}
+
+/// And its pool's txgs.
+fn shared_of(options: &str) -> (One, Arc<TxgState>) {
     let env = ENV.get_or_init(|| real_env(1));
     let store = Arc::new(MemStore::default());
     let objset = Objset::create(1, 2, store.clone(), DbufCache::new(16 << 20), props());
@@ -39,16 +44,17 @@ fn shared(options: &str) -> One {
         block_on(create_fs(&objset, &tx, &ZplProps::new(0, 0, Time::default()))).unwrap();
     }
     env.spawn(keep_synced(objset.clone(), store, txgs.clone()));
-    let zfs = Zfs::open(env.clone(), objset, Some(txgs), Arc::new(Unlimited), FsProps::default());
+    let zfs = Zfs::open(env.clone(), objset, Some(txgs.clone()), Arc::new(Unlimited), FsProps::default());
     let fs = Filesystem::new(block_on(zfs).unwrap(), Arc::new(NoSnapshots));
-    One(Arc::new(Export {
+    let export = Export {
         id: ExportId { pool: 1, dataset: 2 },
         path: "/tank".to_owned(),
         fs,
         options: Options::parse(options).unwrap().unwrap(),
         verifier: 3,
         kernel: None,
-    }))
+    };
+    (One(Arc::new(export)), txgs)
 }
 
 fn peer(port: u16) -> SocketAddr {
