@@ -182,11 +182,10 @@ impl Spa {
         let mut tree_config = found.config.list("vdev_tree").cloned().unwrap_or_default();
         set_paths(&mut tree_config, &found.paths);
         let tree = Arc::new(VdevTree::from_config(env, &tree_config)?);
-        let opened = tree.open(&OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() }).await;
-        let labels = tree.read_labels().await;
+        let opened =
+            tree.open_labelled(&OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() }).await;
         tree.close().await;
-        opened?;
-        Ok(labels.uberblocks.iter().map(|u| u.ub.txg).collect())
+        Ok(opened?.uberblocks.iter().map(|u| u.ub.txg).collect())
     }
 
     /// As of the newest uberblock that is not after `max`.
@@ -202,21 +201,19 @@ impl Spa {
         let guarded = Lease::guard(env);
         let tree = trusted_tree(&guarded.env, found, &trusted)?;
         let args = OpenArgs { write: !opts.readonly, pool_guid: Some(found.guid), ..OpenArgs::default() };
-        let opened = tree.open(&args).await;
+        let opened = tree.open_labelled(&args).await;
         let result = match opened {
-            Ok(()) if !opts.missing_log && !missing_logs(&tree).is_empty() => {
+            Ok(_) if !opts.missing_log && !missing_logs(&tree).is_empty() => {
                 Err(Refusal::MissingLogs(missing_logs(&tree)).into())
             }
             // What it lacks may have a newer txg, whose blocks the first write would go over.
-            Ok(()) if tree.lost_tops() > 0 && tree.root.state().0 < VdevState::Degraded => {
-                Err(lacking(&tree))
-            }
-            Ok(()) => {
+            Ok(_) if tree.lost_tops() > 0 && tree.root.state().0 < VdevState::Degraded => Err(lacking(&tree)),
+            Ok(labels) => {
                 let from = match checkpoint {
                     Some(kept) => From::Checkpoint(kept),
                     None => From::Newest { max },
                 };
-                Self::open_on(&guarded, found, &trusted, tree.clone(), opts, from).await
+                Self::open_on(&guarded, found, &trusted, (tree.clone(), labels), opts, from).await
             }
             Err(e) => Err(e),
         };
@@ -253,11 +250,11 @@ impl Spa {
         let mut tree_config = found.config.list("vdev_tree").cloned().unwrap_or_default();
         set_paths(&mut tree_config, &found.paths);
         let tree = Arc::new(VdevTree::from_config(env, &tree_config)?);
-        tree.open(&OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() }).await?;
+        let args = OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() };
+        let labels = tree.open_labelled(&args).await?;
         let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(16 << 20)));
         let cache = DbufCache::new(1 << 20);
         let result = async {
-            let labels = tree.read_labels().await;
             let ub = best_uberblock(&labels, &tree, &found.name, true, u64::MAX)?;
             tree.note_reflow(&ub);
             tree.note_outdated(&labels, ub.txg);
@@ -290,11 +287,11 @@ impl Spa {
         let mut tree_config = found.config.list("vdev_tree").cloned().unwrap_or_default();
         set_paths(&mut tree_config, &found.paths);
         let tree = Arc::new(VdevTree::from_config(env, &tree_config)?);
-        tree.open(&OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() }).await?;
+        let args = OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() };
+        let labels = tree.open_labelled(&args).await?;
         let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(16 << 20)));
         let cache = DbufCache::new(opts.dbuf_cache);
         let result = async {
-            let labels = tree.read_labels().await;
             // The DTLs are not known yet, but what is behind is not to be read first.
             let ub = best_uberblock(&labels, &tree, &found.name, opts.readonly, max)?;
             tree.note_reflow(&ub);
@@ -324,18 +321,11 @@ impl Spa {
         guarded: &Guarded,
         found: &FoundPool,
         trusted: &NvList,
-        tree: Arc<VdevTree>,
+        (tree, labels): (Arc<VdevTree>, PoolLabels),
         opts: OpenOpts,
         from: From,
     ) -> Result<Arc<Spa>> {
         let env = &guarded.env;
-        let silent = tree.silent();
-        let labels = tree.read_labels().await;
-        // What the pool can do without was judged with them.
-        if let Some(path) = tree.silent().into_iter().find(|path| !silent.contains(path)) {
-            let what = format!("{path} does not answer any more: try again");
-            return Err(Error::os(Errno::NxIo, what));
-        }
         let newest = labels.uberblocks.first().map(|f| f.ub);
         if opts.quiet.is_some() && newest.map(|ub| ub.rank()) != opts.quiet {
             return Err(activity::elsewhere(&labels));

@@ -270,8 +270,11 @@ impl Spa {
         let guarded = Lease::guard(env);
         let tree = trusted_tree(&guarded.env, found, &trusted)?;
         let args = OpenArgs { write: true, pool_guid: Some(found.guid), ..OpenArgs::default() };
-        let result = match tree.open(&args).await {
-            Ok(()) => Self::open_on(&guarded, found, &trusted, tree.clone(), opts, From::Split(into)).await,
+        let result = match tree.open_labelled(&args).await {
+            Ok(labels) => {
+                let opened = (tree.clone(), labels);
+                Self::open_on(&guarded, found, &trusted, opened, opts, From::Split(into)).await
+            }
             Err(e) => Err(e),
         };
         if result.is_err() {
