@@ -37,6 +37,7 @@ const USAGE: &str = "usage: zilla-bench run [options]      zilla and its peers b
        zilla-bench modelled [--seconds 16] [--only perrin|copy|large] [--disks 1|2|4|8] [--log TEXT] [--through facade|fuse]
                          [--policy plain|measured]   log devices, on modelled devices in virtual time; perrin through fuse in real time
        zilla-bench modelled --only scan [--gb 4] [--no-legacy]   scrub and resilver of a fragmented pool, on modelled disks
+       zilla-bench modelled --only story [--gb 905]   the media house's steps at their full size, on modelled disks
        zilla-bench modelled --only cache [--rows random|streams|feeding|scan|restart] [--cases TEXT] [--shrink N]
                          [--tunable NAME=N]   cache devices, on modelled devices
        zilla-bench modelled --only volume [--gb 4]   writes into parts of a volume's records, on modelled disks

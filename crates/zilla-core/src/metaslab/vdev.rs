@@ -8,11 +8,14 @@ use crate::tunables;
 use crate::types::{ObjectId, Txg};
 use crate::vdev::{MOST_METASLABS, MS_COUNT_LIMIT};
 use crate::zio::{At, Dvas};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
+/// Space maps that are looked up at the same time.
+const AT_ONCE: usize = 32;
 const DEFAULT_MS_COUNT: u64 = 200;
 const DEFAULT_MS_SHIFT: u8 = 29;
 const MAX_MS_SHIFT: u8 = 34;
@@ -279,16 +282,17 @@ impl VdevSpace {
         let count = (spec.asize >> spec.ms_shift).min(MOST_METASLABS);
         let mut buf = vec![0; count as usize * 8];
         array.read_wait(0, &mut buf).await?;
-        let mut out = Vec::with_capacity(count as usize);
+        let ids: Vec<u64> = buf.as_chunks::<8>().0.iter().map(|b| u64::from_ne_bytes(*b)).collect();
         let mut seen = BTreeSet::new();
-        for id in buf.as_chunks::<8>().0.iter().map(|b| u64::from_ne_bytes(*b)) {
-            if id != 0 && !seen.insert(id) {
-                let what = format!("object {id} is the space map of two metaslabs");
-                return Err(Error::corrupt(None, format!("vdev {}", spec.id), what));
-            }
-            out.push(if id == 0 { None } else { Some(mos.hold_wait(ObjectId(id)).await?) });
+        if let Some(id) = ids.iter().find(|id| **id != 0 && !seen.insert(**id)) {
+            let what = format!("object {id} is the space map of two metaslabs");
+            return Err(Error::corrupt(None, format!("vdev {}", spec.id), what));
         }
-        Ok(out)
+        let held = ids.into_iter().map(async |id| match id {
+            0 => Ok(None),
+            id => mos.hold_wait(ObjectId(id)).await.map(Some),
+        });
+        stream::iter(held).buffered(AT_ONCE).try_collect().await
     }
 
     /// Whether new blocks may go here.

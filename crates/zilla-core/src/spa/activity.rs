@@ -191,9 +191,9 @@ impl Spa {
         set_paths(&mut tree_config, &found.paths);
         let tree = Arc::new(VdevTree::from_config(env, &tree_config)?);
         // What is wrong with its devices is told by who opens it.
-        let opened = tree.open(&OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() }).await;
-        let result = match opened {
-            Ok(()) => activity_on(env, &tree, opts).await,
+        let args = OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() };
+        let result = match tree.open_labelled(&args).await {
+            Ok(labels) => activity_on(env, &tree, &labels, opts).await,
             Err(_) => Ok(None),
         };
         tree.close().await;
@@ -201,9 +201,13 @@ impl Spa {
     }
 }
 
-async fn activity_on(env: &Env, tree: &VdevTree, opts: &OpenOpts) -> Result<Option<Rank>> {
+async fn activity_on(
+    env: &Env,
+    tree: &VdevTree,
+    labels: &PoolLabels,
+    opts: &OpenOpts,
+) -> Result<Option<Rank>> {
     // Only who has to watch a pool must see all of it.
-    let labels = tree.read_labels().await;
     let Some(ub) = labels.uberblocks.first().map(|f| f.ub) else { return Ok(None) };
     if beats(&ub) && (opts.host.id == 0 || opts.unset_hostid) {
         return Err(Refusal::NoHostid.into());

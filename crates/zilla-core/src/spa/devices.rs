@@ -274,12 +274,15 @@ impl Spa {
     pub async fn resilver(self: &Arc<Self>, restart: bool) -> Result<()> {
         self.check_writable()?;
         // A rebuild comes to its end first.
-        if self.tree().missing().is_none() || self.is_rebuilding() {
+        let Some((_, last)) = self.tree().missing().filter(|_| !self.is_rebuilding()) else {
             return Ok(());
+        };
+        // A resilver gives what is born up to the txg in which it begins, and reads when that is
+        // synced. What is under way on the tree as it was is of a txg that is open now, or older,
+        // which is that one at the latest. So must be the last that a device lacks.
+        if last > self.ctx.txgs.open().0 {
+            self.sync().await?;
         }
-        // What is under way on the tree as it was must have come to an end: a resilver gives what
-        // is synced.
-        self.sync().await?;
         // Without the feature nobody waits for another one.
         let defer = self.ctx.features.is_enabled("resilver_defer");
         let early = self.scan()?.is_early(tunables::RESILVER_DEFER_PERCENT.get());

@@ -25,7 +25,7 @@ use crate::spa::brt::Brt;
 use crate::tunables;
 use crate::txg::TxgState;
 use crate::types::{ObjectId, TXG_DEFER_SIZE, Txg};
-use crate::vdev::{Guarded, Lease, OpenArgs, PoolLabels, Top, Vdev, VdevState, VdevTree};
+use crate::vdev::{Guarded, Leaf, Lease, OpenArgs, PoolLabels, Top, Vdev, VdevState, VdevTree};
 use crate::zap::Zap;
 use crate::zio::{DedupTables, Zio};
 use event_listener::Event;
@@ -38,7 +38,7 @@ use zilla_codec::compress::{Compress, CompressSpec};
 use zilla_env::Env;
 use zilla_ondisk::dsl::{DMU_POOL_DEFLATE, DMU_POOL_L2CACHE, DMU_POOL_PROPS, DMU_POOL_SPARES};
 use zilla_ondisk::enums::{PoolState, SPA_VERSION_DITTO_BLOCKS};
-use zilla_ondisk::{NvList, Uberblock};
+use zilla_ondisk::{BlkPtr, NvList, Uberblock};
 
 /// Object 1 of every MOS.
 pub(super) const DIRECTORY: u64 = 1;
@@ -182,11 +182,10 @@ impl Spa {
         let mut tree_config = found.config.list("vdev_tree").cloned().unwrap_or_default();
         set_paths(&mut tree_config, &found.paths);
         let tree = Arc::new(VdevTree::from_config(env, &tree_config)?);
-        let opened = tree.open(&OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() }).await;
-        let labels = tree.read_labels().await;
+        let opened =
+            tree.open_labelled(&OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() }).await;
         tree.close().await;
-        opened?;
-        Ok(labels.uberblocks.iter().map(|u| u.ub.txg).collect())
+        Ok(opened?.uberblocks.iter().map(|u| u.ub.txg).collect())
     }
 
     /// As of the newest uberblock that is not after `max`.
@@ -194,7 +193,8 @@ impl Spa {
         if found.state == PoolState::Destroyed && !opts.destroyed {
             return Err(Error::no_ent(format!("pool '{}' was destroyed", found.name)));
         }
-        let (mut trusted, checkpoint) = Self::trusted_config(env, found, &opts, max).await?;
+        let Trusted { config: mut trusted, checkpoint, read } =
+            Self::trusted_config(env, found, &opts, max).await?;
         super::split::choose_sides(env, found, &mut trusted).await?;
         if !opts.force && !opts.readonly {
             config::check_host(&trusted, &opts.host)?;
@@ -202,21 +202,20 @@ impl Spa {
         let guarded = Lease::guard(env);
         let tree = trusted_tree(&guarded.env, found, &trusted)?;
         let args = OpenArgs { write: !opts.readonly, pool_guid: Some(found.guid), ..OpenArgs::default() };
-        let opened = tree.open(&args).await;
+        let opened = tree.open_labelled(&args).await;
         let result = match opened {
-            Ok(()) if !opts.missing_log && !missing_logs(&tree).is_empty() => {
+            Ok(_) if !opts.missing_log && !missing_logs(&tree).is_empty() => {
                 Err(Refusal::MissingLogs(missing_logs(&tree)).into())
             }
             // What it lacks may have a newer txg, whose blocks the first write would go over.
-            Ok(()) if tree.lost_tops() > 0 && tree.root.state().0 < VdevState::Degraded => {
-                Err(lacking(&tree))
-            }
-            Ok(()) => {
+            Ok(_) if tree.lost_tops() > 0 && tree.root.state().0 < VdevState::Degraded => Err(lacking(&tree)),
+            Ok(labels) => {
                 let from = match checkpoint {
                     Some(kept) => From::Checkpoint(kept),
                     None => From::Newest { max },
                 };
-                Self::open_on(&guarded, found, &trusted, tree.clone(), opts, from).await
+                let opened = Opened { tree: tree.clone(), labels, read };
+                Self::open_on(&guarded, found, &trusted, opened, opts, from).await
             }
             Err(e) => Err(e),
         };
@@ -232,9 +231,9 @@ impl Spa {
     /// written. The caller closes the tree.
     #[crate::boxed]
     pub async fn lacks_little(env: &Env, found: &FoundPool) -> Option<(Arc<VdevTree>, bool)> {
-        let opts = OpenOpts { readonly: true, ..OpenOpts::default() };
-        let (trusted, _) = Self::trusted_config(env, found, &opts, u64::MAX).await.ok()?;
-        let tree = trusted_tree(env, found, &trusted).ok()?;
+        let opts = OpenOpts { readonly: true, arc_max: 16 << 20, ..OpenOpts::default() };
+        let trusted = Self::trusted_config(env, found, &opts, u64::MAX).await.ok()?;
+        let tree = trusted_tree(env, found, &trusted.config).ok()?;
         let opened = tree.open(&OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() }).await;
         let lacks = !missing_logs(&tree).is_empty();
         // Removed vdevs have no labels to be found by.
@@ -253,11 +252,11 @@ impl Spa {
         let mut tree_config = found.config.list("vdev_tree").cloned().unwrap_or_default();
         set_paths(&mut tree_config, &found.paths);
         let tree = Arc::new(VdevTree::from_config(env, &tree_config)?);
-        tree.open(&OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() }).await?;
+        let args = OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() };
+        let labels = tree.open_labelled(&args).await?;
         let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(16 << 20)));
         let cache = DbufCache::new(1 << 20);
         let result = async {
-            let labels = tree.read_labels().await;
             let ub = best_uberblock(&labels, &tree, &found.name, true, u64::MAX)?;
             tree.note_reflow(&ub);
             tree.note_outdated(&labels, ub.txg);
@@ -279,29 +278,28 @@ impl Spa {
     }
 
     /// Reads the MOS's configuration through the devices that labels speak of. Where the pool is to
-    /// go back to its checkpoint, that one's configuration, and its uberblock as it becomes the
-    /// newest.
+    /// go back to its checkpoint, that one's configuration.
     pub(super) async fn trusted_config(
         env: &Env,
         found: &FoundPool,
         opts: &OpenOpts,
         max: u64,
-    ) -> Result<(NvList, Option<Uberblock>)> {
+    ) -> Result<Trusted> {
         let mut tree_config = found.config.list("vdev_tree").cloned().unwrap_or_default();
         set_paths(&mut tree_config, &found.paths);
         let tree = Arc::new(VdevTree::from_config(env, &tree_config)?);
-        tree.open(&OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() }).await?;
-        let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(16 << 20)));
+        let args = OpenArgs { pool_guid: Some(found.guid), ..OpenArgs::default() };
+        let labels = tree.open_labelled(&args).await?;
+        let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(opts.arc_max)));
         let cache = DbufCache::new(opts.dbuf_cache);
         let result = async {
-            let labels = tree.read_labels().await;
             // The DTLs are not known yet, but what is behind is not to be read first.
             let ub = best_uberblock(&labels, &tree, &found.name, opts.readonly, max)?;
             tree.note_reflow(&ub);
             tree.note_outdated(&labels, ub.txg);
             tree.note_unfinished(ub.txg);
             let mut mos = open_mos(&zio, &ub, &cache).await?;
-            let mut kept = None;
+            let mut checkpoint = None;
             if opts.rewind_to_checkpoint {
                 let directory = Zap::open(&mos, DIRECTORY).await?;
                 let mut back = checkpoint::read(&directory).await?.ok_or(Refusal::NoCheckpoint)?;
@@ -310,10 +308,16 @@ impl Spa {
                 (back.txg, back.timestamp) = (txg, env.clock.wall().as_secs());
                 let cache = DbufCache::new(opts.dbuf_cache);
                 mos = open_mos(&zio, &back, &cache).await?;
-                kept = Some(back);
+                checkpoint = Some(back);
             }
             let id = Zap::open(&mos, DIRECTORY).await?.get_u64("config").await?;
-            Ok((config::read_packed(&mos, id).await?, kept))
+            let config = config::read_packed(&mos, id).await?;
+            let sound = |l: &Arc<Leaf>| {
+                [&l.read_errors, &l.checksum_errors].iter().all(|n| n.load(Ordering::Relaxed) == 0)
+            };
+            let read = (checkpoint.is_none() && tree.pool_leaves().all(sound))
+                .then(|| (ub.rootbp, zio.cache().clone()));
+            Ok(Trusted { config, checkpoint, read })
         };
         let result = result.await;
         tree.close().await;
@@ -324,18 +328,11 @@ impl Spa {
         guarded: &Guarded,
         found: &FoundPool,
         trusted: &NvList,
-        tree: Arc<VdevTree>,
+        Opened { tree, labels, read }: Opened,
         opts: OpenOpts,
         from: From,
     ) -> Result<Arc<Spa>> {
         let env = &guarded.env;
-        let silent = tree.silent();
-        let labels = tree.read_labels().await;
-        // What the pool can do without was judged with them.
-        if let Some(path) = tree.silent().into_iter().find(|path| !silent.contains(path)) {
-            let what = format!("{path} does not answer any more: try again");
-            return Err(Error::os(Errno::NxIo, what));
-        }
         let newest = labels.uberblocks.first().map(|f| f.ub);
         if opts.quiet.is_some() && newest.map(|ub| ub.rank()) != opts.quiet {
             return Err(activity::elsewhere(&labels));
@@ -364,7 +361,8 @@ impl Spa {
         // Before anything is read, and again when the DTLs are known, which take its place.
         tree.note_outdated(&labels, ub.txg);
         tree.note_unfinished(ub.txg);
-        let zio = Zio::new(env, tree.clone(), Arc::new(Cache::new(opts.arc_max)));
+        let read = read.filter(|(root, _)| *root == ub.rootbp).map(|(_, cache)| cache);
+        let zio = Zio::new(env, tree.clone(), read.unwrap_or_else(|| Arc::new(Cache::new(opts.arc_max))));
         let txgs = TxgState::new(env.clone(), Txg(last));
         env.spawn(crate::memory::watch(Arc::downgrade(zio.cache()), env.clone()));
         let cache = DbufCache::new(opts.dbuf_cache);
@@ -566,6 +564,27 @@ impl Spa {
 async fn multihost_of(mos: &Arc<Objset>, directory: &Zap) -> Result<bool> {
     let Some(id) = directory.try_get_u64(DMU_POOL_PROPS).await? else { return Ok(false) };
     Ok(Zap::open(mos, id).await?.try_get_u64("multihost").await? == Some(1))
+}
+
+/// What was read of the MOS below a root. What the same root leads to is the same, whatever devices
+/// it was read from; there is none where a device gave something wrong, which is to be found again
+/// where it can be repaired.
+type Read = Option<(BlkPtr, Arc<Cache>)>;
+
+/// What the MOS says, read through the devices that labels speak of.
+pub(super) struct Trusted {
+    pub(super) config: NvList,
+    /// Where the pool is to go back to its checkpoint: that one's uberblock, as it becomes the
+    /// newest.
+    checkpoint: Option<Uberblock>,
+    read: Read,
+}
+
+/// The pool's devices, opened.
+pub(super) struct Opened {
+    pub(super) tree: Arc<VdevTree>,
+    pub(super) labels: PoolLabels,
+    pub(super) read: Read,
 }
 
 /// Where an import begins.

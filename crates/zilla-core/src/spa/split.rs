@@ -24,7 +24,7 @@
 //! pool count for nothing (`discover.rs`).
 
 use super::discover::FoundPool;
-use super::open::{DIRECTORY, From, OpenOpts, trusted_tree};
+use super::open::{DIRECTORY, From, OpenOpts, Opened, trusted_tree};
 use super::vdev_objects::VdevObjects;
 use super::{Spa, config};
 use crate::error::{Errno, Error, Result};
@@ -264,7 +264,7 @@ impl Spa {
 
     /// Opens the sides of a pool as another one.
     async fn open_apart(env: &Env, found: &FoundPool, opts: OpenOpts, into: Into) -> Result<Arc<Spa>> {
-        let (mut trusted, _) = Self::trusted_config(env, found, &opts, into.txg).await?;
+        let mut trusted = Self::trusted_config(env, found, &opts, into.txg).await?.config;
         if let Some(tree) = trusted.list_mut("vdev_tree") {
             set_paths(tree, &found.paths);
             only(tree, &into.sides);
@@ -272,8 +272,11 @@ impl Spa {
         let guarded = Lease::guard(env);
         let tree = trusted_tree(&guarded.env, found, &trusted)?;
         let args = OpenArgs { write: true, pool_guid: Some(found.guid), ..OpenArgs::default() };
-        let result = match tree.open(&args).await {
-            Ok(()) => Self::open_on(&guarded, found, &trusted, tree.clone(), opts, From::Split(into)).await,
+        let result = match tree.open_labelled(&args).await {
+            Ok(labels) => {
+                let opened = Opened { tree: tree.clone(), labels, read: None };
+                Self::open_on(&guarded, found, &trusted, opened, opts, From::Split(into)).await
+            }
             Err(e) => Err(e),
         };
         if result.is_err() {

@@ -341,9 +341,9 @@ impl Spa {
                 if histogram {
                     self.ctx.features.add(mos, tx, "spacemap_histogram", fresh).await?;
                 }
-                // The labels say it too, from the next txg on.
+                // The labels say it too: those of this txg if it writes any, else of the next.
                 self.write_config(tx).await?;
-                self.config_dirty.store(true, Ordering::Release);
+                self.config_dirty.fetch_or(!config_dirty, Ordering::AcqRel);
             }
         }
         if pass == 1

@@ -81,6 +81,9 @@ pub(super) fn crc32(data: &[u8]) -> u32 {
 /// Entries that a table has at most, as every tool makes it; more are not looked at.
 const MAX_ENTRIES: u32 = 128;
 
+/// Where the table's header is looked for, whatever the sectors.
+const HEAD: u64 = 8192;
+
 /// A used entry of a table.
 pub struct Entry {
     /// From 1 on, as the kernel counts.
@@ -93,12 +96,15 @@ pub struct Entry {
 /// The used entries of a device that begins with a valid table; None where there is no such table.
 #[crate::boxed]
 pub async fn entries(device: &Arc<dyn Device>) -> Option<Vec<Entry>> {
+    if device.size() < HEAD {
+        return None;
+    }
+    // Whole pages, so that direct I/O with any sector size takes it.
+    let head = device.read(0, HEAD as usize).await.ok()?;
     for sector in [512u64, 4096] {
         if device.size() < 4 * sector {
             return None;
         }
-        // A page at a time, so that direct I/O with any sector size takes it.
-        let head = device.read(0, 8192).await.ok()?;
         let header = head.get(sector as usize..)?;
         let Some(table) = table(header, sector) else { continue };
         let at = table.entry_lba.checked_mul(sector)?;

@@ -6,6 +6,7 @@
 
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -270,6 +271,16 @@ impl super::VdevTree {
             return Err(Error::os(Errno::Io, what));
         }
         Ok(self.without_void(PoolLabels::of(read.into_iter().flatten().collect())))
+    }
+
+    /// What was read of the labels of leaves, by their index, as far as they are readable still.
+    pub(super) fn labels_of(&self, mut read: HashMap<usize, Vec<Label>>) -> PoolLabels {
+        let leaves = self.labelled().into_iter();
+        let known = leaves.filter_map(|(leaf, ashift, _)| {
+            let labels = read.remove(&leaf.index)?;
+            Some((leaf.index, ashift, labels))
+        });
+        self.without_void(PoolLabels::of(known.collect()))
     }
 
     /// Who has labels, with the sector size of its vdev.

@@ -11,7 +11,7 @@ use zilla_ondisk::enums::{PoolState, VdevAux, VdevState};
 use zilla_ondisk::label::{SPA_MINDEVSIZE, VDEV_LABEL_END_SIZE, VDEV_LABEL_START_SIZE, VDEV_PAD_SIZE};
 
 use super::config::{ASHIFT_MAX, ASHIFT_MIN};
-use super::label;
+use super::label::{self, Label, PoolLabels};
 use super::leaf::{Leaf, no_device};
 use super::node::{Vdev, VdevKind};
 use super::priority::Priority;
@@ -44,14 +44,24 @@ impl VdevTree {
     /// Opens every leaf and works out all states. An error says what the whole pool cannot do
     /// without; a single device that is missing is only a state.
     pub async fn open(&self, args: &OpenArgs) -> Result<()> {
+        self.open_labelled(args).await.map(drop)
+    }
+
+    /// The same; the labels by which the devices were known to be the pool's, so that nobody reads
+    /// them twice: none, if they need not be the pool's.
+    pub async fn open_labelled(&self, args: &OpenArgs) -> Result<PoolLabels> {
         self.set_writable(args.write);
         // What is written without some of its devices would be lost once they come back.
         let spared = if args.write { 0 } else { tunables::MAX_MISSING_TVDS.get() };
         self.spared_tops.store(usize::try_from(spared).unwrap_or(usize::MAX), Ordering::Relaxed);
         join_all(self.leaves.iter().map(|l| self.in_time(l, self.open_leaf(l, args)))).await;
+        let mut labels = HashMap::new();
         if let Some(pool) = args.pool_guid {
-            let validated = |l| self.in_time(l, validate(l, pool, self.top_guid_of(l)));
-            join_all(self.pool_leaves().map(validated)).await;
+            let validated = self.pool_leaves().map(async |l| {
+                let read = self.in_time(l, validate(l, pool, self.top_guid_of(l))).await?;
+                Some((l.index, read?))
+            });
+            labels.extend(join_all(validated).await.into_iter().flatten());
             // What is not the pool's may be anybody's, and a new one for this pool.
             for leaf in self.pool_leaves().filter(|l| l.state().0 == VdevState::CantOpen) {
                 let (state, aux) = leaf.state();
@@ -65,7 +75,7 @@ impl VdevTree {
         }
         self.cache.iter().for_each(settle_cache);
         self.propagate();
-        Ok(())
+        Ok(self.labels_of(labels))
     }
 
     /// Waits for a device that is being opened, but not for ever: without an answer it is missing.
@@ -433,7 +443,7 @@ fn settle_cache(vdev: &Arc<Vdev>) {
 }
 
 /// What is wrong with a device that should be this cache device.
-fn cache_verdict(leaf: &Leaf, labels: &[label::Label]) -> Option<VdevAux> {
+fn cache_verdict(leaf: &Leaf, labels: &[Label]) -> Option<VdevAux> {
     let Some(config) = label::best_config(labels, u64::MAX) else {
         return Some(VdevAux::BadLabel);
     };
@@ -475,20 +485,21 @@ pub(super) fn min_asize(top: &Vdev, leaf: &Vdev) -> u64 {
     }
 }
 
-/// Whether the device at a leaf's path really is that leaf.
-pub(super) async fn validate(leaf: &Arc<Leaf>, pool: u64, top_guid: u64) {
+/// Whether the device at a leaf's path really is that leaf; the labels that say so.
+pub(super) async fn validate(leaf: &Arc<Leaf>, pool: u64, top_guid: u64) -> Option<Vec<Label>> {
     if !leaf.readable() {
-        return;
+        return None;
     }
-    let Some(device) = leaf.device() else { return };
-    let labels = label::read_labels(&device).await;
+    let labels = label::read_labels(&leaf.device()?).await;
     if let Some(aux) = verdict(leaf, &labels, pool, top_guid) {
         leaf.state.set(VdevState::CantOpen, aux);
+        return None;
     }
+    Some(labels)
 }
 
 /// What is wrong with a device that should be a leaf of the pool.
-fn verdict(leaf: &Leaf, labels: &[label::Label], pool: u64, top_guid: u64) -> Option<VdevAux> {
+fn verdict(leaf: &Leaf, labels: &[Label], pool: u64, top_guid: u64) -> Option<VdevAux> {
     let Some(config) = label::best_config(labels, u64::MAX) else {
         return Some(VdevAux::BadLabel);
     };

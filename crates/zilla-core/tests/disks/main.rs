@@ -360,6 +360,23 @@ fn a_single_disk_becomes_a_mirror_and_one_again() {
 }
 
 #[test]
+fn a_resilver_begins_in_the_txg_behind_the_one_that_attaches() {
+    let w = World::new();
+    w.env.clone().block_on(async {
+        let spa = w.create(VdevKind::File, &["a"]).await;
+        w.put(&spa, 0..40).await;
+        spa.sync().await.unwrap();
+        let before = spa.ctx.txgs.synced().0;
+        spa.attach(guid(&spa, &w.path("a")), &w.leaf("b"), ATTACH).await.unwrap();
+        // Unless it is over already.
+        assert!(spa.scan().unwrap().resilvers_up_to().is_none_or(|txg| txg == before + 2));
+        w.whole(&spa).await;
+        w.export(spa).await;
+        w.without_each(&["a", "b"], 40).await;
+    });
+}
+
+#[test]
 fn disks_are_replaced_and_a_replacement_goes_on_after_an_import() {
     for (kind, names) in [(RAIDZ1, &["a", "b", "c"][..]), (VdevKind::File, &["a"])] {
         let w = World::new();

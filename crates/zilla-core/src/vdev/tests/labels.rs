@@ -101,3 +101,61 @@ fn a_child_of_two_devices_is_one_that_missed_a_txg() {
         }
     });
 }
+
+/// Counts what is read.
+struct Counted {
+    inner: MemDevice,
+    reads: AtomicUsize,
+}
+
+impl Device for Counted {
+    fn submit(&self, batch: Vec<Io>) {
+        let reads = batch.iter().filter(|io| matches!(io.op, IoOp::Read { .. })).count();
+        self.reads.fetch_add(reads, Ordering::Relaxed);
+        self.inner.submit(batch);
+    }
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+    fn info(&self) -> DeviceInfo {
+        self.inner.info()
+    }
+    fn refresh_size(&self) -> io::Result<u64> {
+        Ok(self.size())
+    }
+}
+
+#[test]
+fn opening_gives_the_labels_that_it_has_read() {
+    let env = real_env(1);
+    let paths: Vec<PathBuf> = (0..2).map(|i| PathBuf::from(format!("/mem/{i}"))).collect();
+    let spec = PoolSpec { tops: vec![top(VdevKind::Mirror, &paths, 12)], ..PoolSpec::default() };
+    let config = spec.config(77, &*env.rng).unwrap();
+    let counted = || Arc::new(Counted { inner: MemDevice::new(DEV), reads: 0.into() });
+    env.block_on(async {
+        let devices = [counted(), counted()];
+        let all: Vec<Arc<dyn Device>> = devices.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
+        let tree = opened(&env, &config, &all, true).await;
+        tree.init_labels(&pool_part(0), &uberblock(&tree, 10)).await.unwrap();
+        tree.sync_labels(&uberblock(&tree, 10), Some(&pool_part(10)), None).await.unwrap();
+        let config = tree.generate_config(ConfigFor::Mos);
+        // The other one is another pool's since.
+        tree.leaves[0].retire(VdevState::Closed).await;
+        let others = pool_part(11).with("pool_guid", 78u64);
+        tree.write_all_labels(&others).await.unwrap();
+        tree.sync_labels(&uberblock(&tree, 11), None, None).await.unwrap();
+        tree.close().await;
+        devices.iter().for_each(|d| d.reads.store(0, Ordering::Relaxed));
+        let tree = VdevTree::from_config(&env, &config).unwrap();
+        let known = super::devices(&tree, &all);
+        let args = OpenArgs { write: true, devices: known, pool_guid: Some(77), newest: 0 };
+        let found = tree.open_labelled(&args).await.unwrap();
+        let txgs: Vec<u64> = found.uberblocks.iter().map(|f| f.ub.txg).collect();
+        assert_eq!((txgs, found.labels.len()), (vec![10, 0], 1));
+        assert_eq!(found.config(&found.uberblocks[0].ub).unwrap().u64("txg"), Some(10));
+        for device in &devices {
+            assert_eq!(device.reads.load(Ordering::Relaxed), 4);
+        }
+        tree.close().await;
+    });
+}
