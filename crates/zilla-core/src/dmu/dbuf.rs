@@ -57,6 +57,18 @@ enum LayerData {
     Hole,
 }
 
+impl LayerData {
+    /// Which bytes of the block were written.
+    fn known(&self) -> SmallVec<[(u64, u64); 2]> {
+        match self {
+            LayerData::Partial(part) => part.valid.iter().collect(),
+            LayerData::Full(buf) => smallvec::smallvec![(0, buf.len() as u64)],
+            LayerData::Frozen(b) => smallvec::smallvec![(0, b.len() as u64)],
+            LayerData::Hole => SmallVec::new(),
+        }
+    }
+}
+
 /// A write of no more than this part of its block is small.
 const SMALL: usize = 16;
 
@@ -541,12 +553,22 @@ impl Dbuf {
 
     /// Which bytes of the block the held layer knows.
     pub(crate) fn held_ranges(&self) -> SmallVec<[(u64, u64); 2]> {
-        match self.layers.first().filter(|l| l.txg == HELD).map(|l| &l.data) {
-            Some(LayerData::Partial(part)) => part.valid.iter().collect(),
-            Some(LayerData::Full(buf)) => smallvec::smallvec![(0, buf.len() as u64)],
-            Some(LayerData::Frozen(b)) => smallvec::smallvec![(0, b.len() as u64)],
-            Some(LayerData::Hole) | None => SmallVec::new(),
+        match self.layers.first().filter(|l| l.txg == HELD) {
+            Some(layer) => layer.data.known(),
+            None => SmallVec::new(),
         }
+    }
+
+    /// Which bytes of the block no txg has put on disk. Of a hole they are all.
+    pub(crate) fn changed_ranges(&self) -> SmallVec<[(u64, u64); 2]> {
+        let mut all = RangeSet::default();
+        for layer in &self.layers {
+            if matches!(layer.data, LayerData::Hole) {
+                return smallvec::smallvec![(0, u64::MAX)];
+            }
+            layer.data.known().into_iter().for_each(|(from, to)| all.insert(from, to));
+        }
+        all.iter().collect()
     }
 
     /// The layer of `txg` cannot be put on disk: it is held, over what was held before. It was

@@ -96,6 +96,19 @@ pub(crate) enum KeptPart {
     Data(Bytes),
     /// So many bytes are freed.
     Free(u64),
+    /// So many bytes behind the end of the file, which is at the offset, are freed.
+    Behind(u64),
+}
+
+impl KeptPart {
+    /// Of the log, with the records' headers.
+    fn bytes(&self) -> usize {
+        match self {
+            KeptPart::Data(data) => LR_WRITE_SIZE + data.len(),
+            KeptPart::Free(_) => LR_WRITE_SIZE,
+            KeptPart::Behind(_) => 2 * LR_WRITE_SIZE,
+        }
+    }
 }
 
 /// Of an objset: who holds something, has lost something or waits, and how much is held.
@@ -266,34 +279,45 @@ impl Dnode {
 
     /// What is held of the object, as it reads now, up to its `end`. Newer changes of the same
     /// bytes are in it, so that it may be logged behind the records of these. Frees come first,
-    /// with what was written over them since.
+    /// with what was written over them since. Of an object that is postponed, that is all of its
+    /// contents that no txg has put on disk.
     fn kept(&self, end: u64, out: &mut Vec<Kept>, room: &mut usize) {
         let mut inner = self.inner.lock();
         let (object, blksz) = (self.id().0, u64::from(inner.head.blksz));
-        let mut put = |offset: u64, what: KeptPart| {
-            let data = if let KeptPart::Data(data) = &what { data.len() } else { 0 };
-            match room.checked_sub(LR_WRITE_SIZE + data) {
-                Some(left) => {
-                    *room = left;
-                    out.push(Kept { object, offset, what });
-                }
-                None => tracing::error!(object, offset, "held bytes are too many for the log"),
+        let mut put = |offset: u64, what: KeptPart| match room.checked_sub(what.bytes()) {
+            Some(left) => {
+                *room = left;
+                out.push(Kept { object, offset, what });
             }
+            None => tracing::error!(object, offset, "held bytes are too many for the log"),
         };
+        let (mut frees, postponed) = (inner.held.frees.clone(), inner.held.postponed);
         let mut blocks: BTreeSet<u64> = inner.held.blocks.keys().copied().collect();
-        for (first, last) in inner.held.frees.iter() {
-            let (from, to) = (first.saturating_mul(blksz), last.saturating_mul(blksz).min(end));
-            if from < to {
-                put(from, KeptPart::Free(to - from));
+        if postponed {
+            for p in inner.pending.iter() {
+                p.frees.iter().for_each(|(first, last)| frees.insert(first, last));
+                blocks.extend(&p.blocks);
+            }
+        }
+        for (first, last) in frees.iter() {
+            let (from, to) = (first.saturating_mul(blksz), last.saturating_mul(blksz));
+            if from < to.min(end) {
+                put(from, KeptPart::Free(to.min(end) - from));
+            }
+            if to > end {
+                put(end, KeptPart::Behind(to - end));
             }
             blocks.extend(inner.pending.iter().flat_map(|p| p.blocks.range(first..last)));
         }
         for blkid in blocks {
-            let freed = inner.held.frees.contains(blkid);
+            let freed = frees.contains(blkid);
             let start = blkid.saturating_mul(blksz);
             let db = inner.dbuf(blkid);
-            let ranges =
-                if db.is_held() || !freed { db.held_ranges() } else { smallvec::smallvec![(0, blksz)] };
+            let ranges = match db.is_held() || !freed {
+                true if postponed => db.changed_ranges(),
+                true => db.held_ranges(),
+                false => smallvec::smallvec![(0, blksz)],
+            };
             for (from, to) in ranges {
                 let to = to.min(blksz).min(end.saturating_sub(start));
                 let mut data = IoBuf::scratch(to.saturating_sub(from) as usize);
@@ -336,9 +360,10 @@ impl Dnode {
 }
 
 impl Objset {
-    /// Whether anything is held.
+    /// Whether anything is held, or waits with its object.
     pub(crate) fn holds(&self) -> bool {
-        self.shared.held.all().iter().any(|dn| dn.inner.lock().held.can_be_tried())
+        let holds = |held: &Held| held.can_be_tried() || held.postponed;
+        self.shared.held.all().iter().any(|dn| holds(&dn.inner.lock().held))
     }
 
     /// An error if something that was written to any of the objects could not be put on disk.
@@ -365,7 +390,8 @@ impl Objset {
 
     /// Whether what is held should be tried again.
     pub(crate) fn held_is_due(&self, now: Duration) -> bool {
-        now >= *self.shared.held.tried.lock() + RETRY && self.holds()
+        let held = &self.shared.held;
+        now >= *held.tried.lock() + RETRY && held.all().iter().any(|dn| dn.inner.lock().held.can_be_tried())
     }
 
     /// Has this txg's sync try again what is held.

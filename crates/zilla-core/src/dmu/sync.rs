@@ -518,6 +518,11 @@ async fn prepare(
     if let Some(head) = pending.head {
         w.phys.maxblkid = head.maxblkid;
     }
+    // What was cut off and is still pointed to is not behind the object's end: later frees, and a
+    // replay's, end there.
+    if let Some((_, end)) = w.left.iter().last() {
+        w.phys.maxblkid = w.phys.maxblkid.max(end - 1);
+    }
     w.spill = pending.spill;
     #[cfg(feature = "planted")]
     if crate::planted::is(crate::planted::Bug::SpillLost) {

@@ -41,24 +41,32 @@ use crate::error::{Errno, Error, Result};
 use crate::types::Txg;
 use crate::zio::LOG_BLOCK_UNIT;
 use bytes::Bytes;
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::enums::SPA_VERSION_SLIM_ZIL;
 use zilla_ondisk::zil::{LogRecord, LrHeader, RecordBody, ZilHeader};
 
-/// A part of what is held as a record of `txg`.
-fn record(kept: Kept, txg: Txg) -> Itx {
+/// A part of what is held as records of `txg`. A file that is cut at its end loses nothing: so
+/// behind it the file is made longer first.
+fn records(kept: Kept, txg: Txg) -> SmallVec<[Itx; 2]> {
     let Kept { object, offset, what } = kept;
-    let (body, data) = match what {
-        KeptPart::Free(length) => (RecordBody::Truncate { object, offset, length }, Bytes::new()),
+    let cut = |length| (RecordBody::Truncate { object, offset, length }, Bytes::new());
+    let bodies: SmallVec<[_; 2]> = match what {
+        KeptPart::Free(length) => smallvec![cut(length)],
+        KeptPart::Behind(length) => smallvec![cut(length), cut(0)],
         KeptPart::Data(data) => {
             let length = data.len() as u64;
-            (RecordBody::Write { object, offset, length, blkptr: BlkPtr::ZERO, data: &[] }, data)
+            let body = RecordBody::Write { object, offset, length, blkptr: BlkPtr::ZERO, data: &[] };
+            smallvec![(body, data)]
         }
     };
-    let header = LrHeader { txg: txg.0, ..LrHeader::default() };
-    let record = LogRecord { header, ignore_case: false, body }.encode();
-    Itx { txg: txg.0, record, data, offset, file: None, placed: 0, flags: false, kept: None }
+    let itx = |(body, data)| {
+        let header = LrHeader { txg: txg.0, ..LrHeader::default() };
+        let record = LogRecord { header, ignore_case: false, body }.encode();
+        Itx { txg: txg.0, record, data, offset, file: None, placed: 0, flags: false, kept: None }
+    };
+    bodies.into_iter().map(itx).collect()
 }
 
 impl Zilog {
@@ -128,7 +136,7 @@ impl Zilog {
             st.chain.not_broken()?;
             absent
         };
-        let itxs: Vec<Itx> = kept().into_iter().map(|k| record(k, txg.next())).collect();
+        let itxs: Vec<Itx> = kept().into_iter().flat_map(|k| records(k, txg.next())).collect();
         if itxs.is_empty() {
             return Ok(());
         }

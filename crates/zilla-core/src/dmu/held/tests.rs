@@ -150,6 +150,46 @@ fn below_an_unreadable_indirect_block_whole_records_and_frees_are_held() {
 }
 
 #[test]
+fn what_was_cut_off_below_an_unreadable_indirect_block_does_not_come_back() {
+    let kept = |w: &World, end: u64| -> Vec<_> {
+        let kept = w.h.objset.kept(|_, _| Some(end * BLK as u64)).into_iter();
+        kept.map(|k| match k.what {
+            KeptPart::Data(data) => (k.offset / BLK as u64, "data", data.len() as u64 / BLK as u64),
+            KeptPart::Free(n) => (k.offset / BLK as u64, "free", n / BLK as u64),
+            KeptPart::Behind(n) => (k.offset / BLK as u64, "behind", n / BLK as u64),
+        })
+        .collect()
+    };
+    let mut w = World::new(64);
+    let at = w.damage_indirect(0);
+    w.dn.free_range(&w.h.tx(), 20 * BLK as u64, u64::MAX);
+    w.sync();
+    w.dn.check_held().unwrap_err();
+    assert_eq!(kept(&w, 20), [(20, "behind", 12)]);
+    // A replay finds all of it, though the object was shorter.
+    w.reopen();
+    assert_eq!(w.dn.maxblkid(), 31);
+    w.dn.free_range(&w.h.tx(), 20 * BLK as u64, u64::MAX);
+    w.sync();
+    assert_eq!(w.dn.maxblkid(), 19);
+    // The object grows beyond it.
+    w.write(28 * BLK as u64, &[0xbb; BLK]);
+    w.sync();
+    assert_eq!(kept(&w, 29), [(20, "free", 9), (29, "behind", 3), (28, "data", 1)]);
+    w.write(40 * BLK as u64, &[0xcc; BLK]);
+    w.sync();
+    assert_eq!(w.read(20 * BLK as u64, 8 * BLK).unwrap(), [0; 8 * BLK]);
+    w.repair(at);
+    w.dn.check_held().unwrap();
+    w.reopen();
+    assert_eq!(w.read(19 * BLK as u64, BLK).unwrap(), [20; BLK]);
+    assert_eq!(w.read(20 * BLK as u64, 8 * BLK).unwrap(), [0; 8 * BLK]);
+    assert_eq!(w.read(28 * BLK as u64, BLK).unwrap(), [0xbb; BLK]);
+    assert_eq!(w.read(29 * BLK as u64, 11 * BLK).unwrap(), [0; 11 * BLK]);
+    assert_eq!(w.read(40 * BLK as u64, BLK).unwrap(), [0xcc; BLK]);
+}
+
+#[test]
 fn what_lies_below_an_unreadable_indirect_block_is_left_when_the_object_goes() {
     let left = |damaged: bool| {
         let mut w = World::new(64);
@@ -227,7 +267,7 @@ fn a_clone_below_an_unreadable_indirect_block_outlives_its_source() {
     let kept: Vec<_> = kept
         .map(|k| match k.what {
             KeptPart::Data(data) => (k.offset, data.to_vec()),
-            KeptPart::Free(_) => panic!("nothing is freed"),
+            KeptPart::Free(_) | KeptPart::Behind(_) => panic!("nothing is freed"),
         })
         .collect();
     assert_eq!(kept, [(3 * BLK as u64, vec![0xd0; BLK]), (5 * BLK as u64, second.clone())]);
@@ -359,6 +399,17 @@ fn objects_whose_dnodes_cannot_be_read_wait_and_others_do_not() {
     w.sync();
     other.check_held().unwrap();
     w.dn.check_held().unwrap_err();
+    // The log keeps what was acknowledged.
+    assert!(w.h.objset.holds() && !w.h.objset.held_is_due(RETRY * 2));
+    let kept = w.h.objset.kept(|_, _| Some(3 * BLK as u64)).into_iter();
+    let kept: Vec<_> = kept
+        .map(|k| match k.what {
+            KeptPart::Data(data) => (k.offset, data.to_vec()),
+            KeptPart::Free(n) | KeptPart::Behind(n) => (k.offset, vec![0; n as usize]),
+        })
+        .collect();
+    let want = [(2 * BLK as u64, vec![0; BLK]), (10, vec![0xaa; 10]), (BLK as u64, vec![0xaa; BLK])];
+    assert_eq!(kept, want);
     w.write(15, &[0xbb; 10]);
     w.write(2 * BLK as u64, &[0xcc; 1]);
     w.sync();
