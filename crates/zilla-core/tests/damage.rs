@@ -199,8 +199,13 @@ async fn flip(os: &Arc<zilla_core::dmu::Objset>, id: u64, blkid: u64, disk: &Pat
 }
 
 fn flip_at(disk: &Path, offset: u64) {
+    flip_block(disk, offset + 1000);
+}
+
+/// The same at the beginning of a block that may be short.
+fn flip_block(disk: &Path, offset: u64) {
     let file = File::options().read(true).write(true).open(disk).unwrap();
-    let at = offset + (4 << 20) + 1000;
+    let at = offset + (4 << 20);
     let mut buf = [0; 64];
     file.read_exact_at(&mut buf, at).unwrap();
     buf.iter_mut().for_each(|b| *b = !*b);
@@ -316,6 +321,72 @@ fn one_bad_record_stops_neither_the_pool_nor_its_next_import() {
         drop((dn, os, zfs));
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
+}
+
+/// A file is cut short where its indirect block cannot be read. When that can be read again, after
+/// an export or a crash, and the file has grown again, what was cut off is not there.
+#[test]
+fn what_was_cut_off_below_a_damaged_indirect_block_does_not_come_back() {
+    let env = real_env(2);
+    let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let disk = dir.path().join("d0");
+    make(&env, VdevKind::File, std::slice::from_ref(&disk));
+    let (id, at) = env.block_on(async {
+        let spa = import(&env, dir.path()).await;
+        let zfs = logged_fs(&env, &spa).await;
+        let new = NewFile::new(0o100644, Cred::default());
+        let id = zfs.create(zfs.root(), b"cut", new).await.unwrap().0.id();
+        let other = zfs.create(zfs.root(), b"other", new).await.unwrap().0.id();
+        zfs.write(id, 0, &vec![0xaa; 1 << 20].into(), false).await.unwrap();
+        spa.sync().await.unwrap();
+        let os = spa.dsl.objset(&spa.dsl.by_name("tank").await.unwrap()).await.unwrap();
+        let phys = os.hold_wait(zilla_core::types::ObjectId(id)).await.unwrap().phys();
+        assert_eq!(phys.nlevels, 2);
+        let at: Vec<u64> = phys.blkptr[0].dvas().map(|d| d.offset).collect();
+        drop((zfs, os));
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        at.iter().for_each(|at| flip_block(&disk, *at));
+
+        let spa = import(&env, dir.path()).await;
+        let zfs = logged_fs(&env, &spa).await;
+        zfs.write(other, 0, &vec![1; 1000].into(), false).await.unwrap();
+        zfs.fsync(other).await.unwrap();
+        spa.sync().await.unwrap();
+        let cut = SetAttr { size: Some(2 << 17), ..SetAttr::default() };
+        zfs.setattr(id, cut).await.unwrap();
+        zfs.fsync(id).await.unwrap();
+        std::fs::copy(&disk, copy.path().join("d0")).unwrap();
+        spa.sync().await.unwrap();
+        zfs.fsync(id).await.expect_err("the pointers cannot be taken out");
+        drop(zfs);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        (id, at)
+    });
+    zdb_of(dir.path(), "tank", &["-b"]);
+    for dir in [dir.path(), copy.path()] {
+        env.block_on(async {
+            let spa = import(&env, dir).await;
+            let zfs = logged_fs(&env, &spa).await;
+            assert_eq!(zfs.getattr(id).await.unwrap().size, 2 << 17);
+            spa.sync().await.unwrap();
+            zfs.write(id, 5 << 17, &vec![0xbb; 1 << 17].into(), false).await.unwrap();
+            spa.sync().await.unwrap();
+            zfs.fsync(id).await.expect_err("it is damaged yet");
+            drop(zfs);
+            spa.close(Some(PoolState::Exported)).await.unwrap();
+            at.iter().for_each(|at| flip_block(&dir.join("d0"), *at));
+            let spa = import(&env, dir).await;
+            let zfs = logged_fs(&env, &spa).await;
+            spa.sync().await.unwrap();
+            zfs.fsync(id).await.unwrap();
+            let want = [vec![0xaa; 2 << 17], vec![0; 3 << 17], vec![0xbb; 1 << 17]].concat();
+            assert!(zfs.read(id, 0, 1 << 20).await.unwrap().concat() == want);
+            drop(zfs);
+            spa.close(Some(PoolState::Exported)).await.unwrap();
+        });
+    }
+    zdb_clean(dir.path(), "tank");
+    zdb_clean(copy.path(), "tank");
 }
 
 /// A file system whose beginning is damaged in all copies keeps nobody from the others, and can be
