@@ -1,7 +1,9 @@
 //! Several administrators at once, who change their minds: each does what comes to it to the same
 //! few datasets and devices through the facade, and drops a change in its midst now and then. None
 //! of them hangs, the pool is not suspended, and what is on disk then is whole, also after a power
-//! cut. `ZILLA_ADMINISTRATORS` says how many seeds.
+//! cut. Pools of single disks, with a mirror, a log and a spare, and with a RAID-Z, a cache device
+//! and a spare take turns. Reads fail now and then, and succeed when they are tried again.
+//! `ZILLA_ADMINISTRATORS` says how many seeds.
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
@@ -10,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use zilla::access::Who;
-use zilla::devices::{Attach, LeafSpec, PoolSpec, TopSpec, UpkeepKind, VdevKind};
+use zilla::devices::{Attach, LeafSpec, PoolSpec, SpareSpec, TopSpec, UpkeepKind, VdevKind};
 use zilla::error::{Errno, Error, Result};
 use zilla::keys::{KeyFormat, NewCrypt, NewSuite, Rekey, Suite, WrappingKey};
 use zilla::streams::{ReceiveOpts, RecordReader, SendOpts, Special};
@@ -25,7 +27,7 @@ use zilla_sim::pool::verify::audit;
 use zilla_sim::{CrashPolicy, Sim, SimRng};
 
 const POOL: &str = "tank";
-const DISKS: usize = 5;
+const DISKS: usize = 7;
 /// Room for what is removed, beside what a pool keeps for itself.
 const DISK: u64 = 300 << 20;
 const ADMINISTRATORS: u64 = 6;
@@ -39,9 +41,11 @@ const SLOW: Duration = Duration::from_millis(2);
 /// A change that takes longer hangs.
 const LONG: Duration = Duration::from_secs(3600);
 const FILESYSTEMS: [&str; 6] = ["tank/a", "tank/b", "tank/a/c", "tank/e", "tank/e/f", "tank/r"];
+const VOLUMES: [&str; 2] = ["tank/v", "tank/b/v"];
 const SNAPSHOTS: [&str; 3] = ["x", "y", "z"];
 const FILES: [&str; 3] = ["/one", "/two", "/three"];
 const DETACH: u64 = 26;
+const EIO: i32 = 5;
 const ENCRYPTED: &str = "tank/e";
 
 fn path(i: usize) -> PathBuf {
@@ -100,8 +104,9 @@ impl Administrator {
         let pool = self.pool.clone();
         let (fs, other, snap) = (self.filesystem(), self.filesystem(), self.snapshot());
         let (mark, file, n) = (self.bookmark(), self.one(&FILES).to_owned(), self.rng.below(3));
-        let what = self.rng.below(34);
+        let what = self.rng.below(39);
         let (leaf, guid) = (self.leaf(), self.guid(what == DETACH));
+        let volume = self.one(&VOLUMES).to_owned();
         let said = format!("{what}: {fs} {other} {snap} {mark} {file} {n} {} {guid}", leaf.path.display());
         let change: BoxFuture<'static, Result<()>> = match what {
             0..5 => Box::pin(async move {
@@ -182,6 +187,41 @@ impl Administrator {
                 pool.start_upkeep(guid, kind, None).await
             }),
             32 => Box::pin(async move { pool.dataset(&fs).await?.set(&[("quota", "none")]).await }),
+            33 | 34 => Box::pin(async move {
+                let volume = pool.dataset(&volume).await?.volume().await?;
+                let (at, data) = (n << 16, Bytes::from(vec![n as u8 + 1; 20_000]));
+                volume.write(at, &[data], n == 0).await?;
+                volume.trim(at + 8192, 8192).await?;
+                volume.flush().await
+            }),
+            35 => Box::pin(async move {
+                match n {
+                    0 => pool.dataset(&volume).await?.destroy().await,
+                    1 => pool.dataset(&volume).await?.volume().await?.set_size(2 << 20).await,
+                    _ => pool.create_volume(&volume, 4 << 20, &[]).await.map(drop),
+                }
+            }),
+            36 => Box::pin(async move {
+                match n {
+                    0 => pool.remove_vdev(guid).await,
+                    1 => pool.add_spares(&[SpareSpec { leaf, shared: None }]).await,
+                    _ => {
+                        let spec = PoolSpec { tops: Vec::new(), cache: vec![leaf] };
+                        pool.add_vdevs(&spec, true).await
+                    }
+                }
+            }),
+            37 => Box::pin(async move {
+                match n {
+                    0 => pool.offline(guid, false, true).await,
+                    1 => pool.reopen().await,
+                    _ => {
+                        pool.diagnose();
+                        pool.call_spares().await;
+                        Ok(())
+                    }
+                }
+            }),
             _ => Box::pin(async move {
                 match n {
                     0 => pool.reguid(None).await.map(drop),
@@ -238,9 +278,21 @@ async fn copied(pool: Pool, snap: String, to: String, n: u64) -> Result<()> {
     received
 }
 
-async fn prepared(env: &Env) -> Pool {
-    let new = NewPool::new(POOL).vdev(NewVdev::single(path(0))).vdev(NewVdev::single(path(1)));
-    let pool = Pool::create(env, new.memory(1 << 20)).await.unwrap();
+async fn prepared(env: &Env, seed: u64) -> Pool {
+    let new = NewPool::new(POOL).memory(1 << 20);
+    let new = match seed % 3 {
+        0 => new.vdev(NewVdev::single(path(0))).vdev(NewVdev::single(path(1))),
+        1 => new.vdev(NewVdev::mirror([path(0), path(1)])).vdev(NewVdev::single(path(2)).for_log()),
+        _ => new.vdev(NewVdev::raidz(1, [path(0), path(1), path(2)])).cache(path(3)),
+    };
+    let pool = Pool::create(env, new).await.unwrap();
+    if seed % 3 > 0 {
+        let spare = SpareSpec { leaf: LeafSpec { path: path(4), disk: true }, shared: None };
+        pool.add_spares(&[spare]).await.unwrap();
+    }
+    let volume = pool.create_volume(VOLUMES[0], 4 << 20, &[]).await.unwrap();
+    volume.volume().await.unwrap().write(0, &[Bytes::from(vec![9; 1 << 16])], true).await.unwrap();
+    drop(volume);
     for fs in &FILESYSTEMS[..3] {
         let fs = pool.create_filesystem(fs, &[("recordsize", "8K")]).await.unwrap();
         fs.files().await.unwrap().write("/one", vec![1; 100_000]).await.unwrap();
@@ -288,11 +340,12 @@ fn run(seed: u64, done: &mut BTreeMap<u64, u64>) {
     let env = sim.env().wrap_devices(move |_, device| {
         let device = FaultyDevice::new(device, &slow);
         device.add(Rule::new(Ops::All, Fault::Delay(SLOW)).when(When::Chance(0.3)));
+        device.add(Rule::new(Ops::Reads, Fault::Error(EIO)).when(When::Chance(0.001)));
         Arc::new(device)
     });
     let end = rng.below(3);
     let work = async {
-        let pool = prepared(&env).await;
+        let pool = prepared(&env, seed).await;
         if end == POWER_CUT {
             sim.cut_power_at(sim.counters().ops + 1 + rng.below(IN_MIDST));
         }

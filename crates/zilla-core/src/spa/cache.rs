@@ -107,8 +107,9 @@ impl Spa {
 
     async fn open_new_cache(&self, new: &VdevTree, fresh: &[Arc<Vdev>]) -> Result<()> {
         for v in fresh {
-            new.open_cache(v, true, true).await;
             let Some(leaf) = &v.leaf else { continue };
+            new.check_once(&leaf.path(), true)?;
+            new.open_cache(v, true, true).await;
             if let Some(e) = leaf.open_error() {
                 return Err(e);
             }

@@ -135,6 +135,7 @@ impl Spa {
         let mine = fresh.iter().zip(specs).filter(|(_, s)| s.shared.is_none());
         for (vdev, _) in mine {
             let Some(leaf) = &vdev.leaf else { continue };
+            new.check_once(&leaf.path(), true)?;
             new.open_spare(leaf).await?;
             let labelled = match labels {
                 true => new.init_spare_label(&self.nobodys(), &self.uberblock(), vdev).await,

@@ -386,6 +386,18 @@ impl VdevTree {
         Ok(())
     }
 
+    /// Refuses a device that the pool has twice. Nothing has a device open that is offline, or that
+    /// is a spare, so others could have it.
+    pub fn check_once(&self, path: &str, spares: bool) -> Result<()> {
+        let listed = if spares { &self.spares[..] } else { &[] };
+        let all = self.root.walk();
+        let all = all.iter().chain(&self.cache).chain(listed);
+        match all.filter(|v| v.leaf.is_some() && v.config_str("path").as_deref() == Some(path)).count() {
+            0 | 1 => Ok(()),
+            _ => Err(Error::os(Errno::Busy, format!("{path} is in the pool already"))),
+        }
+    }
+
     fn check_new(&self, old: &VdevTree, ashift: Option<u32>) -> Result<()> {
         for leaf in self.new_leaves(old) {
             if let Some(e) = leaf.open_error() {
@@ -398,18 +410,17 @@ impl VdevTree {
                 };
                 return Err(Error::os(Errno::Busy, format!("{}: {why}", leaf.path())));
             }
-            // Nothing has a device open that is offline: it is the pool's all the same. (One that
-            // is replaced in its place has another path by now.)
-            let path = Some(leaf.path());
-            let its = |v: &Arc<Vdev>| v.leaf.as_ref().is_some_and(|l| l.index != leaf.index);
-            if self.root.walk().iter().chain(&self.cache).any(|v| its(v) && v.config_str("path") == path) {
-                return Err(Error::os(Errno::Busy, format!("{} is in the pool already", leaf.path())));
-            }
+            // (One that is replaced in its place has another path by now. A spare that steps in is
+            // listed as a spare, too.)
+            self.check_once(&leaf.path(), false)?;
         }
         for top in &self.tops {
             let fresh = |l: &Arc<Leaf>| l.index >= old.leaves.len();
             if !top.leaves().any(fresh) {
                 continue;
+            }
+            if top.id as usize >= old.tops.len() {
+                top.leaves().filter(|l| !l.is_room()).try_for_each(|l| self.check_once(&l.path(), true))?;
             }
             if top.vdev.asize() == 0 {
                 self.open_top(&top.vdev)?;

@@ -99,6 +99,40 @@ fn a_spare_steps_back_when_the_device_is_replaced() {
     });
 }
 
+/// A spare that waits, and a device that is offline, are nobody's who opens them, and the pool's
+/// all the same.
+#[test]
+fn a_device_is_in_a_pool_once() {
+    let w = World::new();
+    w.env.clone().block_on(async {
+        let spa = with_spare(&w).await;
+        spa.add_cache(&[w.leaf("l")]).await.unwrap();
+        for guid in [guid(&spa, &w.path("b")), spa.tree().cache[0].guid] {
+            spa.offline(guid, false, false).await.unwrap();
+        }
+        for name in ["b", "l", "s"] {
+            let leaf = || LeafSpec { path: w.path(name), disk: false };
+            let (kind, leaves) = (VdevKind::Disk, vec![leaf()]);
+            let top = TopSpec { kind, leaves, is_log: true, bias: None, ashift: Some(9) };
+            let refused = [
+                spa.add_spares(&[SpareSpec { leaf: leaf(), shared: None }]).await,
+                spa.add_cache(&[leaf()]).await,
+                spa.add_vdevs(&PoolSpec { tops: vec![top], ..PoolSpec::default() }).await,
+            ];
+            for e in refused {
+                let e = e.expect_err(name);
+                assert!(e.is(Errno::Busy), "{name}: {e}");
+            }
+        }
+        let twice = [w.leaf("n"), w.leaf("n")].map(|leaf| SpareSpec { leaf, shared: None });
+        assert!(spa.add_spares(&twice).await.unwrap_err().is(Errno::Busy));
+        let spa = w.turn(spa).await;
+        assert_eq!(waiting(&spa), [VdevState::Healthy]);
+        w.check(&spa, 0..20).await;
+        w.export(spa).await;
+    });
+}
+
 #[test]
 fn a_pool_is_created_with_its_spares_at_once() {
     let w = World::new();
