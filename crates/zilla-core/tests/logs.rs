@@ -255,6 +255,27 @@ fn a_log_goes_offline_and_comes_back() {
     });
 }
 
+/// The log was emptied before its last side was taken: nothing is missed.
+#[test]
+fn a_log_that_is_offline_on_all_sides_is_not_missed_by_an_import() {
+    let w = World::new();
+    w.env.block_on(async {
+        let mut spa = w.create(&[&["l1", "l2"]]).await;
+        let [l1, l2] = ["l1", "l2"].map(|name| guid(&spa, &w.path(name)));
+        assert!(has_slog(&spa).await);
+        spa.offline(l1, false, false).await.unwrap();
+        spa.offline(l2, false, true).await.unwrap();
+        spa = w.turn(spa).await;
+        assert!(!has_slog(&spa).await);
+        spa.clear(None).await.unwrap();
+        spa.online(l1, false).await.unwrap();
+        assert!(has_slog(&spa).await);
+        spa = w.turn(spa).await;
+        assert_eq!(shape(&spa), "mirror:a,b mirror:l1,l2");
+        w.export(spa).await;
+    });
+}
+
 #[test]
 fn a_missing_log_stands_in_the_way_of_an_import() {
     let w = World::new();

@@ -7,9 +7,10 @@
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use zilla::access::Who;
 use zilla::devices::{Attach, LeafSpec, PoolSpec, SpareSpec, TopSpec, UpkeepKind, VdevKind};
@@ -322,10 +323,12 @@ async fn check(env: &Env, what: &str) {
         }
         env.sleep(Duration::from_millis(200)).await;
     }
-    for fs in FILESYSTEMS {
+    let mut dirs = vec![spa.dsl.root_dir()];
+    while let Some(dir) = dirs.pop() {
         for n in 0..3 {
-            let _ = spa.dsl.load_key(fs, key(n), false).await;
+            let _ = spa.dsl.load_key(&dir.name(), key(n), false).await;
         }
+        dirs.extend(spa.dsl.child_dirs(&dir).await.unwrap_or_default());
     }
     audit(&spa, true, false).await.unwrap_or_else(|e| panic!("{what}: {e}"));
     spa.close(Some(PoolState::Exported)).await.unwrap();
@@ -337,15 +340,24 @@ fn run(seed: u64, done: &mut BTreeMap<u64, u64>) {
     let sim = Sim::new(seed);
     (0..DISKS).for_each(|i| drop(sim.add_disk(path(i), DISK)));
     let slow = sim.env();
+    // What is open while the pool is being prepared, and None after that.
+    let failing = Arc::new(Mutex::new(Some(Vec::new())));
+    let fail = |d: &FaultyDevice| d.add(Rule::new(Ops::Reads, Fault::Error(EIO)).when(When::Chance(0.001)));
+    let prepared_on = failing.clone();
     let env = sim.env().wrap_devices(move |_, device| {
-        let device = FaultyDevice::new(device, &slow);
+        let device = Arc::new(FaultyDevice::new(device, &slow));
         device.add(Rule::new(Ops::All, Fault::Delay(SLOW)).when(When::Chance(0.3)));
-        device.add(Rule::new(Ops::Reads, Fault::Error(EIO)).when(When::Chance(0.001)));
-        Arc::new(device)
+        match &mut *prepared_on.lock() {
+            Some(devices) => devices.push(Arc::downgrade(&device)),
+            None => drop(fail(&device)),
+        }
+        device
     });
     let end = rng.below(3);
     let work = async {
         let pool = prepared(&env, seed).await;
+        let devices: Vec<Weak<FaultyDevice>> = failing.lock().take().unwrap_or_default();
+        devices.iter().filter_map(Weak::upgrade).for_each(|d| drop(fail(&d)));
         if end == POWER_CUT {
             sim.cut_power_at(sim.counters().ops + 1 + rng.below(IN_MIDST));
         }

@@ -27,8 +27,8 @@ use crate::zio::BlockStore;
 use crate::zio::{KeyedStore, SealedStore};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zilla_ondisk::dsl::{
@@ -326,7 +326,7 @@ impl DslPool {
     /// be said any more what opened them.
     async fn drop_keys(&self, root: &DslDir) {
         self.keys.remove(root.id);
-        let opened: Vec<u64> = self.keys.data.lock().keys().copied().collect();
+        let opened: BTreeSet<u64> = self.keys.data.lock().keys().copied().collect();
         for object in opened {
             let of = match Zap::open(self.mos(), object).await {
                 Ok(zap) => zap.try_get_u64(DSL_CRYPTO_KEY_ROOT_DDOBJ).await.unwrap_or_default(),

@@ -329,7 +329,9 @@ impl DslPool {
     }
 
     pub(super) fn open_dirs(&self) -> Vec<Arc<DslDir>> {
-        self.dirs.lock().values().cloned().collect()
+        let mut all: Vec<_> = self.dirs.lock().values().cloned().collect();
+        all.sort_by_key(|d| d.id);
+        all
     }
 
     pub(super) fn open_datasets(&self) -> Vec<Arc<DslDataset>> {

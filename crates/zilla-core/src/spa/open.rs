@@ -607,9 +607,14 @@ pub(super) fn trusted_tree(env: &Env, found: &FoundPool, trusted: &NvList) -> Re
     Ok(Arc::new(VdevTree::from_config(env, &tree)?))
 }
 
-/// Log devices that could not be opened. One that is offline or was found faulty is not missed.
+/// Log devices that could not be opened. One that is offline or was found faulty is not missed: the
+/// log was emptied before the last that could be read was.
 fn missing_logs(tree: &VdevTree) -> Vec<String> {
-    let missed = |t: &&Top| t.vdev.is_log && t.vdev.is_concrete() && t.vdev.state().0 == VdevState::CantOpen;
+    let told = |l: &Arc<Leaf>| matches!(l.state().0, VdevState::Offline | VdevState::Faulted);
+    let missed = |t: &&Top| {
+        let cannot = t.vdev.is_log && t.vdev.is_concrete() && t.vdev.state().0 == VdevState::CantOpen;
+        cannot && !t.leaves().all(told)
+    };
     let mut lines = Vec::new();
     for top in tree.tops.iter().filter(missed) {
         let name = |v: &Vdev| match &v.leaf {
