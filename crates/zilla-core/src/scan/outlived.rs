@@ -27,7 +27,7 @@
 use super::{Key, Scan, key};
 use crate::error::Result;
 use crate::txg::Tx;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use zilla_ondisk::blkptr::BlkPtr;
 
 /// Blocks that are kept: 20 MB of them, and while they are read as much again.
@@ -35,7 +35,7 @@ const MOST: usize = if cfg!(test) { 1 << 10 } else { 1 << 17 };
 
 #[derive(Default)]
 pub(super) struct Outlived {
-    blocks: HashMap<Key, BlkPtr>,
+    blocks: BTreeMap<Key, BlkPtr>,
     /// Some are not known.
     lost: bool,
 }
@@ -43,7 +43,7 @@ pub(super) struct Outlived {
 impl Outlived {
     /// Of a scan that goes on after an import.
     pub(super) fn unknown() -> Outlived {
-        Outlived { blocks: HashMap::new(), lost: true }
+        Outlived { blocks: BTreeMap::new(), lost: true }
     }
 
     /// It is freed after all, and its place may be another's soon.
