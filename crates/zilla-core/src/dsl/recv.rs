@@ -91,6 +91,15 @@ fn refuse<T>(errno: Errno, what: impl Into<String>) -> Result<T> {
     Err(Error::os(errno, what.into()))
 }
 
+/// What is received on a snapshot of the open txg waits for the next one: its root would be written
+/// again in the snapshot's place.
+fn not_of(snap: &DslDataset, tx: &Tx) -> Result<()> {
+    match snap.phys().creation_txg >= tx.txg().0 {
+        true => refuse(Errno::Again, format!("{}: the snapshot is of this txg", snap.name())),
+        false => Ok(()),
+    }
+}
+
 fn not_received(ds: &DslDataset, property: &str, why: &Error) {
     tracing::warn!(dataset = %ds.name(), %property, "not received: {why}");
 }
@@ -319,6 +328,7 @@ impl DslPool {
                     let what = format!("most recent snapshot of {} does not\nmatch incremental source", o.fs);
                     return refuse(Errno::NoDev, what);
                 }
+                not_of(&origin, tx)?;
                 self.recv_redact_check(&origin, b, o)?;
                 if b.fromguid != 0 {
                     self.recv_large_blocks_check(&origin, b)?;
@@ -442,6 +452,9 @@ impl DslPool {
                 }
             }
         };
+        if let Some(from) = &from {
+            not_of(from, tx)?;
+        }
         if let (Some(raw), Some(from)) = (&o.raw, &from) {
             self.recv_raw_check(from, raw).await?;
         }
