@@ -12,6 +12,7 @@
 //! unless it can be resumed ([`DslPool::destroy_inconsistent`]); after it, the snapshot.
 
 use super::DslPool;
+use super::Refusal;
 use super::dataset::{DslDataset, LongHold};
 use super::deleg::Who;
 use super::dir::DslDir;
@@ -187,6 +188,15 @@ impl DslPool {
         }
     }
 
+    /// Refuses what would need a feature that the pool does not have: its sync could not put it
+    /// down.
+    pub(crate) fn recv_needs(&self, features: impl IntoIterator<Item = &'static str>) -> Result<()> {
+        match features.into_iter().find(|f| !self.feature_enabled(f)) {
+            None => Ok(()),
+            Some(lacks) => Err(Refusal::StreamNeedsFeature(lacks).into()),
+        }
+    }
+
     /// The snapshot of a head that a stream starts from.
     async fn recv_from(&self, head: &Arc<DslDataset>, guid: u64) -> Result<Option<Arc<DslDataset>>> {
         let mut at = self.prev(head).await?;
@@ -267,6 +277,9 @@ impl DslPool {
     pub async fn recv_begin(&self, tx: &Tx, b: &Begin, o: &RecvOpts) -> Result<RecvTarget> {
         name::check(&format!("{}@{}", o.fs, o.snap))?;
         self.recv_features(b)?;
+        if let Some(raw) = &o.raw {
+            self.recv_raw_needs(raw)?;
+        }
         let os_type = match ObjsetType::from_number(b.objset_type.into()) {
             Some(t @ (ObjsetType::Zfs | ObjsetType::Zvol)) => t,
             _ => {
@@ -477,6 +490,9 @@ impl DslPool {
     #[crate::boxed]
     pub async fn recv_resume(&self, b: &Begin, o: &RecvOpts) -> Result<(RecvTarget, LongHold)> {
         self.recv_features(b)?;
+        if let Some(raw) = &o.raw {
+            self.recv_raw_needs(raw)?;
+        }
         let (ds, new) = match self.by_name(&o.fs).await {
             Ok(head) => match self.recv_child(&head.dir()).await? {
                 Some(ds) => (ds, false),
