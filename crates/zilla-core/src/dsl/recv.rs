@@ -555,6 +555,28 @@ impl DslPool {
         Ok((RecvTarget { ds, os, new, bytes: state.bytes, resume }, alone))
     }
 
+    /// Gives a receive that goes on the properties that come with the rest, which is written by them.
+    /// A dataset that exists has the others when it has the contents.
+    #[crate::boxed]
+    pub async fn recv_resume_props(&self, tx: &Tx, t: &RecvTarget, o: &RecvOpts) -> Result<()> {
+        let asked = asked_for(&o.settings);
+        if !t.new {
+            self.settings_check(&asked)?;
+            for (name, s) in o.settings.iter().filter(|(n, _)| OF_BLOCKS.contains(&n.as_str())) {
+                self.set_prop_sync(tx, &t.ds, name, s).await?;
+            }
+            t.os.set_props(self.write_props(&t.ds).await?);
+            return Ok(());
+        }
+        for (name, s) in &asked {
+            self.set_prop_check(&t.ds, name, s, &asked).await?;
+        }
+        self.check_space(SpaceCheck::Reserved)?;
+        self.read_dir(&t.ds.dir()).await?;
+        self.read_pool().await?;
+        self.set_receivable(tx, &t.ds, &o.settings).await
+    }
+
     /// What the end of a forced receive takes away: the head's snapshots after the one that was
     /// received on.
     async fn recv_later(&self, head: &Arc<DslDataset>, from: u64) -> Result<Vec<Arc<DslDataset>>> {
@@ -697,7 +719,16 @@ impl DslPool {
         }
         self.clone_swap(tx, &t.ds, head, &origin).await?;
         self.destroy_head_sync(tx, &t.ds).await?;
-        let settings = self.receivable(head, &o.settings).await;
+        self.set_receivable(tx, head, &o.settings).await
+    }
+
+    async fn set_receivable(
+        &self,
+        tx: &Tx,
+        head: &Arc<DslDataset>,
+        settings: &[(String, Setting)],
+    ) -> Result<()> {
+        let settings = self.receivable(head, settings).await;
         if settings.iter().any(|(name, s)| binds(name, s)) {
             self.limits_begin(tx, &head.dir()).await?;
         }

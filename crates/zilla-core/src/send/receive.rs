@@ -115,6 +115,13 @@ impl Receive {
                 if target.resume.map(|(o, f)| (Some(o), Some(f))) != Some(told) {
                     return Err(bad_stream("it does not go on where the receive was interrupted"));
                 }
+                if !opts.settings.is_empty() {
+                    let (d, t, o) = (dsl.clone(), target.clone(), opts.clone());
+                    let task = dsl
+                        .ctx()
+                        .sync_task(move |tx| Box::pin(async move { d.recv_resume_props(&tx, &t, &o).await }));
+                    task.await?;
+                }
                 (target, hold)
             }
             false => {
