@@ -338,12 +338,6 @@ impl DslPool {
         all
     }
 
-    /// The intent logs that are in use.
-    pub(crate) fn open_logs(&self) -> Vec<Arc<crate::zil::Zilog>> {
-        let all = self.open_datasets();
-        all.iter().filter_map(|ds| ds.open_objset()?.log().cloned()).collect()
-    }
-
     pub(super) fn dataset_in_memory(&self, id: u64) -> Option<Arc<DslDataset>> {
         self.datasets.lock().get(&id).cloned()
     }

@@ -13,14 +13,14 @@
 
 use super::DslPool;
 use super::Refusal;
-use super::dataset::{DslDataset, LongHold};
+use super::dataset::DslDataset;
 use super::deleg::Who;
 use super::dir::DslDir;
 use super::limits::binds;
 use super::name;
 use super::props::Setting;
 use super::rawkey::RawKey;
-use super::redact::{REDACTED, same_snaps};
+use super::redact::REDACTED;
 use super::rekey::{NewCrypt, NewSuite};
 use super::space::SpaceCheck;
 use crate::dmu::Objset;
@@ -42,7 +42,7 @@ use zilla_ondisk::zil::ZIL_REPLAY_NEEDED;
 pub const RECV_NAME: &str = "%recv";
 
 /// Properties that say how the received blocks are written.
-const OF_BLOCKS: &[&str] = &["checksum", "compression", "copies", "redundant_metadata"];
+pub(super) const OF_BLOCKS: &[&str] = &["checksum", "compression", "copies", "redundant_metadata"];
 
 /// What is to be received, and how.
 #[derive(Clone, Debug, Default)]
@@ -88,7 +88,7 @@ pub struct RecvTarget {
     pub resume: Option<(u64, u64)>,
 }
 
-fn refuse<T>(errno: Errno, what: impl Into<String>) -> Result<T> {
+pub(super) fn refuse<T>(errno: Errno, what: impl Into<String>) -> Result<T> {
     Err(Error::os(errno, what.into()))
 }
 
@@ -106,7 +106,7 @@ fn not_received(ds: &DslDataset, property: &str, why: &Error) {
 }
 
 /// What did not come with the stream.
-fn asked_for(settings: &[(String, Setting)]) -> Vec<(String, Setting)> {
+pub(super) fn asked_for(settings: &[(String, Setting)]) -> Vec<(String, Setting)> {
     settings.iter().filter(|(_, s)| matches!(s, Setting::Local(_))).cloned().collect()
 }
 
@@ -212,7 +212,7 @@ impl DslPool {
 
     /// Refuses what was sent without `-L` onto what was sent with it. A file of large blocks would
     /// be taken for another one with smaller blocks, and lose all that the stream does not bring.
-    fn recv_large_blocks_check(&self, on: &DslDataset, b: &Begin) -> Result<()> {
+    pub(super) fn recv_large_blocks_check(&self, on: &DslDataset, b: &Begin) -> Result<()> {
         match b.features() & feature::LARGE_BLOCKS == 0 && on.feature_is_active("large_blocks") {
             true => refuse(
                 Errno::Inval,
@@ -244,7 +244,7 @@ impl DslPool {
     }
 
     /// Plain contents of an encrypted dataset need its key.
-    async fn recv_key_check(&self, dir: &DslDir) -> Result<()> {
+    pub(super) async fn recv_key_check(&self, dir: &DslDir) -> Result<()> {
         match self.key_loaded(dir).await? {
             true => Ok(()),
             false => refuse(Errno::Access, "inherited key must be loaded"),
@@ -486,97 +486,6 @@ impl DslPool {
         Ok(RecvTarget { ds, os, new: false, bytes: 0, resume: None })
     }
 
-    /// Goes on with a receive that was interrupted, alone.
-    #[crate::boxed]
-    pub async fn recv_resume(&self, b: &Begin, o: &RecvOpts) -> Result<(RecvTarget, LongHold)> {
-        self.recv_features(b)?;
-        if let Some(raw) = &o.raw {
-            self.recv_raw_needs(raw)?;
-        }
-        let (ds, new) = match self.by_name(&o.fs).await {
-            Ok(head) => match self.recv_child(&head.dir()).await? {
-                Some(ds) => (ds, false),
-                None => (head, true),
-            },
-            Err(e) => return Err(e),
-        };
-        // Held before it is looked at: what is looked at would be another's, or gone, by then.
-        let Some(alone) = ds.hold_alone() else {
-            return refuse(Errno::Busy, format!("destination {} is being received to", o.fs));
-        };
-        let bad = |what: &str| Error::inval(format!("invalid stream ({what})"));
-        if !ds.is_inconsistent() || ds.is_gone() {
-            return Err(bad("there is nothing to be resumed"));
-        }
-        let Some(state) = self.resume_state(&ds).await? else {
-            return Err(bad("what is there cannot be resumed"));
-        };
-        if state.toguid != b.toguid || state.fromguid.unwrap_or(0) != b.fromguid {
-            return Err(bad("it is not the rest of what was received"));
-        }
-        if state.largeblock && b.features() & feature::LARGE_BLOCKS == 0 {
-            return Err(bad("what was received has large blocks, which it would split"));
-        }
-        if b.fromguid != 0 {
-            self.recv_large_blocks_check(&ds, b)?;
-        }
-        let by = (state.redact_snaps.as_deref().unwrap_or_default(), o.redact.as_deref().unwrap_or_default());
-        if !same_snaps(by.0, by.1) {
-            return Err(bad("it is not redacted by the same snapshots"));
-        }
-        if state.raw != o.raw.is_some() {
-            return Err(bad("what was received is raw, or the stream is, and not both"));
-        }
-        let os = match &o.raw {
-            Some(raw) => {
-                let object = self.key_object(&ds.dir()).await?.ok_or_else(|| bad("there is no key"))?;
-                let ours = self.key_phys(object).await?;
-                if (ours.guid, ours.suite) != (raw.phys.guid, raw.phys.suite) {
-                    return refuse(Errno::Access, "encryption key does not match existing key");
-                }
-                let os_type =
-                    ObjsetType::from_number(b.objset_type.into()).ok_or_else(|| bad("no such type"))?;
-                let os = self.raw_objset(&ds, os_type, raw).await?;
-                os.set_props(self.write_props(&ds).await?);
-                os
-            }
-            None => {
-                self.recv_key_check(&ds.dir()).await?;
-                let os = self.objset(&ds).await?;
-                if os.is_locked() {
-                    // The key has just been unloaded. Whoever opens it next looks again.
-                    ds.drop_objset();
-                    return refuse(Errno::Access, "inherited key must be loaded");
-                }
-                os
-            }
-        };
-        let resume = Some((state.object, state.offset));
-        Ok((RecvTarget { ds, os, new, bytes: state.bytes, resume }, alone))
-    }
-
-    /// Gives a receive that goes on the properties that come with the rest, which is written by them.
-    /// A dataset that exists has the others when it has the contents.
-    #[crate::boxed]
-    pub async fn recv_resume_props(&self, tx: &Tx, t: &RecvTarget, o: &RecvOpts) -> Result<()> {
-        let asked = asked_for(&o.settings);
-        if !t.new {
-            self.settings_check(&asked)?;
-            for (name, s) in o.settings.iter().filter(|(n, _)| OF_BLOCKS.contains(&n.as_str())) {
-                self.set_prop_sync(tx, &t.ds, name, s).await?;
-            }
-            t.os.set_props(self.write_props(&t.ds).await?);
-            return Ok(());
-        }
-        for (name, s) in &asked {
-            self.set_prop_check(&t.ds, name, s, &asked).await?;
-        }
-        self.check_space(SpaceCheck::Reserved)?;
-        self.read_dir(&t.ds.dir()).await?;
-        self.read_pool().await?;
-        self.set_receivable(tx, &t.ds, &o.settings).await
-    }
-
     /// What the end of a forced receive takes away: the head's snapshots after the one that was
     /// received on.
     async fn recv_later(&self, head: &Arc<DslDataset>, from: u64) -> Result<Vec<Arc<DslDataset>>> {
@@ -722,7 +631,7 @@ impl DslPool {
         self.set_receivable(tx, head, &o.settings).await
     }
 
-    async fn set_receivable(
+    pub(super) async fn set_receivable(
         &self,
         tx: &Tx,
         head: &Arc<DslDataset>,
