@@ -2,10 +2,13 @@
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::{Either, select};
 use zilla_core::check::{CheckOpts, check_pool};
 use zilla_core::error::{Errno, Error};
 use zilla_core::metaslab::SpaceClass;
@@ -359,6 +362,43 @@ fn a_volume_that_is_rolled_back_under_a_flush_leaves_its_space_maps_whole() {
 }
 
 /// Whoever asks for it may go away: the log is used on.
+/// Who embeds the engine may keep the future of an fsync and poll it no more.
+#[test]
+fn an_fsync_that_nobody_polls_any_more_stops_no_txg() {
+    let w = World::new();
+    w.env.block_on(async {
+        let spa = w.create(&[]).await;
+        let fs = logged_fs(&w.env, &spa).await;
+        let cred = Cred { uid: 0, gid: 0 };
+        let (file, _) = fs.create(fs.root(), b"f", NewFile::new(0o100644, cred)).await.unwrap();
+        fs.fsync(file.id()).await.unwrap();
+        let mut kept = Vec::new();
+        for i in 0..20u64 {
+            fs.write(file.id(), i * 5000, &Bytes::from(vec![i as u8; 5000]), false).await.unwrap();
+            let mut fsync = Box::pin(fs.fsync(file.id()));
+            // As far as it comes, once and then some more.
+            for _ in 0..=i % 3 {
+                if fsync.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+                    break;
+                }
+            }
+            kept.push(fsync);
+            let (synced, nap) = (pin!(spa.sync()), pin!(w.env.sleep(Duration::from_secs(60))));
+            match select(synced, nap).await {
+                Either::Left((synced, _)) => synced.unwrap(),
+                Either::Right(_) => panic!("fsync {i} has stopped the pool"),
+            }
+            // Who comes later is not kept from the log either.
+            fs.write(file.id(), 1 << 20, &Bytes::from(vec![i as u8; 100]), false).await.unwrap();
+            fs.fsync(file.id()).await.unwrap();
+        }
+        drop(kept);
+        drop(fs);
+        w.export(spa).await;
+    });
+    zdb_clean(w.dir.path(), "tank");
+}
+
 #[test]
 fn a_removal_that_nobody_waits_for_leaves_the_log_in_use() {
     let w = World::new();

@@ -128,6 +128,36 @@ fn what_a_sender_leaves_out_is_not_destroyed_at_its_receiver() {
     pool.judge();
 }
 
+/// As OpenZFS: what is being received at the sender lacks the snapshot like any other that does, and
+/// its receiver's copy does not go for it.
+#[test]
+fn what_is_being_received_at_the_sender_is_not_destroyed_at_its_receiver() {
+    let world = World::new();
+    let pool = Pool::create(&world, "tank", Kind::Single, 256 << 20, &[]);
+    world.zfs("create -o mountpoint=none tank/a").ok();
+    for name in ["old", "new"] {
+        world.zfs(&format!("create -V 8m tank/a/{name}")).ok();
+    }
+    world.zfs("snapshot -r tank/a@one").ok();
+    receive(&world, "-u tank/b", &send(&world, "-R tank/a@one", "one")).ok();
+    let again = |name: &str| {
+        let full = send(&world, &format!("tank/a/{name}@one"), "full");
+        world.zfs(&format!("destroy -r tank/a/{name}")).ok();
+        assert_eq!(receive(&world, &format!("-s tank/a/{name}"), &full[..full.len() - 100]).code, 1);
+    };
+    again("old");
+    world.zfs("snapshot -r tank/a@two").ok();
+    again("new");
+    let out = world.zfs("send -R -i @one tank/a@two");
+    let want = "cannot send tank/a@two recursively: snapshot tank/a/old@two does not exist";
+    assert!(out.code == 1 && out.stderr.contains(want) && out.stdout.is_empty(), "{out}");
+    receive(&world, "-u -F tank/b", &send(&world, "-R -s -i @one tank/a@two", "two")).ok();
+    for name in ["old", "new"] {
+        assert_eq!(guids(&world, &format!("tank/b/{name}")).len(), 1, "{name}");
+    }
+    pool.judge();
+}
+
 /// As OpenZFS: of snapshots that are gone at the sender one that is held keeps no other, and is out
 /// of the way of one that has its name now.
 #[test]

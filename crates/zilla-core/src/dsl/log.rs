@@ -1,4 +1,4 @@
-//! The blocks of a dataset's intent log, when the dataset goes.
+//! The intent logs that are in use; and the blocks of a dataset's, when the dataset goes.
 //!
 //! Log blocks are counted by no dataset, so a destroyed dataset's tree does not lead to them: a log
 //! that was in use knows its own; another is found by following the chain from the objset's header.
@@ -32,6 +32,12 @@ impl DslPool {
             })
         });
         task.await
+    }
+
+    /// The intent logs that are in use.
+    pub(crate) fn open_logs(&self) -> Vec<Arc<crate::zil::Zilog>> {
+        let all = self.open_datasets();
+        all.iter().filter_map(|ds| ds.open_objset()?.log().cloned()).collect()
     }
 
     /// Frees a dataset's intent log: the chain's blocks, and data that records refer to and the

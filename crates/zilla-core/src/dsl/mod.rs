@@ -84,7 +84,9 @@ pub use keystore::KeyShape;
 pub use limits::{Limit, NO_LIMIT};
 pub use list::{Child, DatasetInfo, Encryption};
 pub use pool::{DslPool, PoolSpace};
-pub use props::{PropSource, PropValue, Setting, checksum_feature, compress_feature, size_features};
+pub use props::{
+    PropSource, PropValue, Setting, are_codecs, checksum_feature, compress_feature, size_features,
+};
 pub use rawkey::RawKey;
 pub use rawroots::RawMember;
 pub use recv::{RECV_NAME, RecvOpts, RecvTarget};

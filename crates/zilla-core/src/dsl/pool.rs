@@ -578,14 +578,16 @@ impl DslPool {
             let what = format!("object {} is neither a dir nor a dataset", dn.id());
             return Err(Error::corrupt(Some(Bookmark::new(0, dn.id(), 0, 0)), "", what));
         }
+        // First what a pool refuses that does not have it: half of the rest would be left.
+        self.feature_incr(tx, "extensible_dataset").await?;
         crate::dmu::resident(|| Zap::init(dn, tx, &CreateOpts::default())).await?;
         dn.set_types(tx, DMU_OTN_ZAP_METADATA, dn.bonus_type());
-        self.feature_incr(tx, "extensible_dataset").await?;
         Ok(Zap::new(dn))
     }
 
     pub(super) async fn free_zapified(&self, tx: &Tx, dn: &Arc<crate::dmu::Dnode>) -> Result<()> {
-        if dn.otype() == DMU_OTN_ZAP_METADATA {
+        // Pools to which older versions received without the feature have some that do not count.
+        if dn.otype() == DMU_OTN_ZAP_METADATA && self.feature_active("extensible_dataset") {
             self.feature_decr(tx, "extensible_dataset").await?;
         }
         self.mos().free(tx, dn);

@@ -97,6 +97,13 @@ fn feature_of(name: &str, value: u64) -> Option<&'static str> {
     }
 }
 
+/// Whether an object can be said to be checksummed and compressed so. Its blocks are written by
+/// these: kinds that no property can name have other uses.
+pub fn are_codecs(checksum: u8, compress: u8) -> bool {
+    Checksum::from_u8(checksum).is_some_and(|c| c == Checksum::Inherit || c.is_property())
+        && Compress::from_u8(compress).is_some_and(|c| c != Compress::Empty)
+}
+
 /// The feature without which nothing is compressed so, as on disk.
 pub fn compress_feature(kind: u8) -> Option<&'static str> {
     match Compress::from_u8(kind)? {

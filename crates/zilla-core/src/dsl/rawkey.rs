@@ -23,6 +23,7 @@
 use super::DslPool;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
+use super::props::{are_codecs, checksum_feature, compress_feature};
 use crate::crypt::{DataKey, KeyFormat, PhysKey};
 use crate::dmu::{MetaShape, Objset};
 use crate::error::{Errno, Error, Result};
@@ -32,8 +33,6 @@ use crate::zap::{CreateOpts, Value, Zap};
 use crate::zio::RawStore;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use zilla_codec::checksum::Checksum;
-use zilla_codec::compress::Compress;
 use zilla_codec::crypt::Suite;
 use zilla_ondisk::crypt::KEY_VERSION;
 use zilla_ondisk::dnode::DNODES_PER_BLOCK;
@@ -146,7 +145,7 @@ impl RawKey {
         if !fits || number("mdn_blksz")? != DNODE_BLOCK_SIZE as u64 {
             return Err(bad("no such dnode of dnodes"));
         }
-        if Checksum::from_u8(meta.checksum).is_none() || Compress::from_u8(meta.compress).is_none() {
+        if !are_codecs(meta.checksum, meta.compress) {
             return Err(bad("no such checksum or compression"));
         }
         Ok(RawKey {
@@ -220,6 +219,12 @@ impl DslPool {
             to_ivset: self.ivset(snap).await?,
             from_ivset,
         })
+    }
+
+    /// What the dnode of dnodes of a raw stream asks of the pool.
+    pub(super) fn recv_raw_needs(&self, raw: &RawKey) -> Result<()> {
+        let MetaShape { checksum, compress, .. } = raw.meta;
+        self.recv_needs(checksum_feature(checksum).into_iter().chain(compress_feature(compress)))
     }
 
     /// Why a raw stream cannot go on top of a snapshot, if it cannot.
@@ -408,6 +413,10 @@ mod tests {
             ("mdn_blksz", 512),
             ("mdn_maxblkid", u64::MAX),
             ("mdn_checksum", 200),
+            ("mdn_checksum", 3),
+            ("mdn_checksum", 9),
+            ("mdn_compress", 4),
+            ("mdn_compress", 17),
         ] {
             let mut list = sample().list();
             list.set(name, value);

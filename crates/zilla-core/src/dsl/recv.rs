@@ -12,14 +12,15 @@
 //! unless it can be resumed ([`DslPool::destroy_inconsistent`]); after it, the snapshot.
 
 use super::DslPool;
-use super::dataset::{DslDataset, LongHold};
+use super::Refusal;
+use super::dataset::DslDataset;
 use super::deleg::Who;
 use super::dir::DslDir;
 use super::limits::binds;
 use super::name;
 use super::props::Setting;
 use super::rawkey::RawKey;
-use super::redact::{REDACTED, same_snaps};
+use super::redact::REDACTED;
 use super::rekey::{NewCrypt, NewSuite};
 use super::space::SpaceCheck;
 use crate::dmu::Objset;
@@ -41,7 +42,7 @@ use zilla_ondisk::zil::ZIL_REPLAY_NEEDED;
 pub const RECV_NAME: &str = "%recv";
 
 /// Properties that say how the received blocks are written.
-const OF_BLOCKS: &[&str] = &["checksum", "compression", "copies", "redundant_metadata"];
+pub(super) const OF_BLOCKS: &[&str] = &["checksum", "compression", "copies", "redundant_metadata"];
 
 /// What is to be received, and how.
 #[derive(Clone, Debug, Default)]
@@ -87,8 +88,17 @@ pub struct RecvTarget {
     pub resume: Option<(u64, u64)>,
 }
 
-fn refuse<T>(errno: Errno, what: impl Into<String>) -> Result<T> {
+pub(super) fn refuse<T>(errno: Errno, what: impl Into<String>) -> Result<T> {
     Err(Error::os(errno, what.into()))
+}
+
+/// What is received on a snapshot of the open txg waits for the next one: its root would be written
+/// again in the snapshot's place.
+fn not_of(snap: &DslDataset, tx: &Tx) -> Result<()> {
+    match snap.phys().creation_txg >= tx.txg().0 {
+        true => refuse(Errno::Again, format!("{}: the snapshot is of this txg", snap.name())),
+        false => Ok(()),
+    }
 }
 
 fn not_received(ds: &DslDataset, property: &str, why: &Error) {
@@ -96,7 +106,7 @@ fn not_received(ds: &DslDataset, property: &str, why: &Error) {
 }
 
 /// What did not come with the stream.
-fn asked_for(settings: &[(String, Setting)]) -> Vec<(String, Setting)> {
+pub(super) fn asked_for(settings: &[(String, Setting)]) -> Vec<(String, Setting)> {
     settings.iter().filter(|(_, s)| matches!(s, Setting::Local(_))).cloned().collect()
 }
 
@@ -178,6 +188,15 @@ impl DslPool {
         }
     }
 
+    /// Refuses what would need a feature that the pool does not have: its sync could not put it
+    /// down.
+    pub(crate) fn recv_needs(&self, features: impl IntoIterator<Item = &'static str>) -> Result<()> {
+        match features.into_iter().find(|f| !self.feature_enabled(f)) {
+            None => Ok(()),
+            Some(lacks) => Err(Refusal::StreamNeedsFeature(lacks).into()),
+        }
+    }
+
     /// The snapshot of a head that a stream starts from.
     async fn recv_from(&self, head: &Arc<DslDataset>, guid: u64) -> Result<Option<Arc<DslDataset>>> {
         let mut at = self.prev(head).await?;
@@ -193,7 +212,7 @@ impl DslPool {
 
     /// Refuses what was sent without `-L` onto what was sent with it. A file of large blocks would
     /// be taken for another one with smaller blocks, and lose all that the stream does not bring.
-    fn recv_large_blocks_check(&self, on: &DslDataset, b: &Begin) -> Result<()> {
+    pub(super) fn recv_large_blocks_check(&self, on: &DslDataset, b: &Begin) -> Result<()> {
         match b.features() & feature::LARGE_BLOCKS == 0 && on.feature_is_active("large_blocks") {
             true => refuse(
                 Errno::Inval,
@@ -225,7 +244,7 @@ impl DslPool {
     }
 
     /// Plain contents of an encrypted dataset need its key.
-    async fn recv_key_check(&self, dir: &DslDir) -> Result<()> {
+    pub(super) async fn recv_key_check(&self, dir: &DslDir) -> Result<()> {
         match self.key_loaded(dir).await? {
             true => Ok(()),
             false => refuse(Errno::Access, "inherited key must be loaded"),
@@ -258,6 +277,9 @@ impl DslPool {
     pub async fn recv_begin(&self, tx: &Tx, b: &Begin, o: &RecvOpts) -> Result<RecvTarget> {
         name::check(&format!("{}@{}", o.fs, o.snap))?;
         self.recv_features(b)?;
+        if let Some(raw) = &o.raw {
+            self.recv_raw_needs(raw)?;
+        }
         let os_type = match ObjsetType::from_number(b.objset_type.into()) {
             Some(t @ (ObjsetType::Zfs | ObjsetType::Zvol)) => t,
             _ => {
@@ -319,6 +341,7 @@ impl DslPool {
                     let what = format!("most recent snapshot of {} does not\nmatch incremental source", o.fs);
                     return refuse(Errno::NoDev, what);
                 }
+                not_of(&origin, tx)?;
                 self.recv_redact_check(&origin, b, o)?;
                 if b.fromguid != 0 {
                     self.recv_large_blocks_check(&origin, b)?;
@@ -442,6 +465,9 @@ impl DslPool {
                 }
             }
         };
+        if let Some(from) = &from {
+            not_of(from, tx)?;
+        }
         if let (Some(raw), Some(from)) = (&o.raw, &from) {
             self.recv_raw_check(from, raw).await?;
         }
@@ -458,72 +484,6 @@ impl DslPool {
         }
         os.set_props(self.write_props(&ds).await?);
         Ok(RecvTarget { ds, os, new: false, bytes: 0, resume: None })
-    }
-
-    /// Goes on with a receive that was interrupted, alone.
-    #[crate::boxed]
-    pub async fn recv_resume(&self, b: &Begin, o: &RecvOpts) -> Result<(RecvTarget, LongHold)> {
-        self.recv_features(b)?;
-        let (ds, new) = match self.by_name(&o.fs).await {
-            Ok(head) => match self.recv_child(&head.dir()).await? {
-                Some(ds) => (ds, false),
-                None => (head, true),
-            },
-            Err(e) => return Err(e),
-        };
-        // Held before it is looked at: what is looked at would be another's, or gone, by then.
-        let Some(alone) = ds.hold_alone() else {
-            return refuse(Errno::Busy, format!("destination {} is being received to", o.fs));
-        };
-        let bad = |what: &str| Error::inval(format!("invalid stream ({what})"));
-        if !ds.is_inconsistent() || ds.is_gone() {
-            return Err(bad("there is nothing to be resumed"));
-        }
-        let Some(state) = self.resume_state(&ds).await? else {
-            return Err(bad("what is there cannot be resumed"));
-        };
-        if state.toguid != b.toguid || state.fromguid.unwrap_or(0) != b.fromguid {
-            return Err(bad("it is not the rest of what was received"));
-        }
-        if state.largeblock && b.features() & feature::LARGE_BLOCKS == 0 {
-            return Err(bad("what was received has large blocks, which it would split"));
-        }
-        if b.fromguid != 0 {
-            self.recv_large_blocks_check(&ds, b)?;
-        }
-        let by = (state.redact_snaps.as_deref().unwrap_or_default(), o.redact.as_deref().unwrap_or_default());
-        if !same_snaps(by.0, by.1) {
-            return Err(bad("it is not redacted by the same snapshots"));
-        }
-        if state.raw != o.raw.is_some() {
-            return Err(bad("what was received is raw, or the stream is, and not both"));
-        }
-        let os = match &o.raw {
-            Some(raw) => {
-                let object = self.key_object(&ds.dir()).await?.ok_or_else(|| bad("there is no key"))?;
-                let ours = self.key_phys(object).await?;
-                if (ours.guid, ours.suite) != (raw.phys.guid, raw.phys.suite) {
-                    return refuse(Errno::Access, "encryption key does not match existing key");
-                }
-                let os_type =
-                    ObjsetType::from_number(b.objset_type.into()).ok_or_else(|| bad("no such type"))?;
-                let os = self.raw_objset(&ds, os_type, raw).await?;
-                os.set_props(self.write_props(&ds).await?);
-                os
-            }
-            None => {
-                self.recv_key_check(&ds.dir()).await?;
-                let os = self.objset(&ds).await?;
-                if os.is_locked() {
-                    // The key has just been unloaded. Whoever opens it next looks again.
-                    ds.drop_objset();
-                    return refuse(Errno::Access, "inherited key must be loaded");
-                }
-                os
-            }
-        };
-        let resume = Some((state.object, state.offset));
-        Ok((RecvTarget { ds, os, new, bytes: state.bytes, resume }, alone))
     }
 
     /// What the end of a forced receive takes away: the head's snapshots after the one that was
@@ -668,7 +628,16 @@ impl DslPool {
         }
         self.clone_swap(tx, &t.ds, head, &origin).await?;
         self.destroy_head_sync(tx, &t.ds).await?;
-        let settings = self.receivable(head, &o.settings).await;
+        self.set_receivable(tx, head, &o.settings).await
+    }
+
+    pub(super) async fn set_receivable(
+        &self,
+        tx: &Tx,
+        head: &Arc<DslDataset>,
+        settings: &[(String, Setting)],
+    ) -> Result<()> {
+        let settings = self.receivable(head, settings).await;
         if settings.iter().any(|(name, s)| binds(name, s)) {
             self.limits_begin(tx, &head.dir()).await?;
         }

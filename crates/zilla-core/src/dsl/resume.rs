@@ -1,17 +1,20 @@
 //! What a resumable receive keeps of how far it came: fields of the dataset's ZAP, from which the
-//! token is made that a sender goes on by.
+//! token is made that a sender goes on by; and how it goes on.
 //!
 //! They are written by the sync that writes the data they speak of, so after a crash both are of
 //! one moment.
 
 use super::DslPool;
-use super::dataset::DslDataset;
-use super::recv::RECV_NAME;
+use super::dataset::{DslDataset, LongHold};
+use super::recv::{OF_BLOCKS, RECV_NAME, RecvOpts, RecvTarget, asked_for, refuse};
+use super::redact::same_snaps;
+use super::space::SpaceCheck;
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::types::Txg;
 use crate::zap::Value;
 use std::sync::Arc;
+use zilla_ondisk::enums::ObjsetType;
 use zilla_ondisk::stream::{Begin, feature};
 
 // What a resumable receive keeps. Source: DS_FIELD_RESUME_* in sys/dsl_dataset.h.
@@ -84,6 +87,97 @@ impl DslPool {
             at = self.prev(&s).await?;
         }
         Err(Error::os(Errno::NoEnt, format!("incremental source {guid:#x} no longer exists")))
+    }
+
+    /// Goes on with a receive that was interrupted, alone.
+    #[crate::boxed]
+    pub async fn recv_resume(&self, b: &Begin, o: &RecvOpts) -> Result<(RecvTarget, LongHold)> {
+        self.recv_features(b)?;
+        if let Some(raw) = &o.raw {
+            self.recv_raw_needs(raw)?;
+        }
+        let (ds, new) = match self.by_name(&o.fs).await {
+            Ok(head) => match self.recv_child(&head.dir()).await? {
+                Some(ds) => (ds, false),
+                None => (head, true),
+            },
+            Err(e) => return Err(e),
+        };
+        // Held before it is looked at: what is looked at would be another's, or gone, by then.
+        let Some(alone) = ds.hold_alone() else {
+            return refuse(Errno::Busy, format!("destination {} is being received to", o.fs));
+        };
+        let bad = |what: &str| Error::inval(format!("invalid stream ({what})"));
+        if !ds.is_inconsistent() || ds.is_gone() {
+            return Err(bad("there is nothing to be resumed"));
+        }
+        let Some(state) = self.resume_state(&ds).await? else {
+            return Err(bad("what is there cannot be resumed"));
+        };
+        if state.toguid != b.toguid || state.fromguid.unwrap_or(0) != b.fromguid {
+            return Err(bad("it is not the rest of what was received"));
+        }
+        if state.largeblock && b.features() & feature::LARGE_BLOCKS == 0 {
+            return Err(bad("what was received has large blocks, which it would split"));
+        }
+        if b.fromguid != 0 {
+            self.recv_large_blocks_check(&ds, b)?;
+        }
+        let by = (state.redact_snaps.as_deref().unwrap_or_default(), o.redact.as_deref().unwrap_or_default());
+        if !same_snaps(by.0, by.1) {
+            return Err(bad("it is not redacted by the same snapshots"));
+        }
+        if state.raw != o.raw.is_some() {
+            return Err(bad("what was received is raw, or the stream is, and not both"));
+        }
+        let os = match &o.raw {
+            Some(raw) => {
+                let object = self.key_object(&ds.dir()).await?.ok_or_else(|| bad("there is no key"))?;
+                let ours = self.key_phys(object).await?;
+                if (ours.guid, ours.suite) != (raw.phys.guid, raw.phys.suite) {
+                    return refuse(Errno::Access, "encryption key does not match existing key");
+                }
+                let os_type =
+                    ObjsetType::from_number(b.objset_type.into()).ok_or_else(|| bad("no such type"))?;
+                let os = self.raw_objset(&ds, os_type, raw).await?;
+                os.set_props(self.write_props(&ds).await?);
+                os
+            }
+            None => {
+                self.recv_key_check(&ds.dir()).await?;
+                let os = self.objset(&ds).await?;
+                if os.is_locked() {
+                    // The key has just been unloaded. Whoever opens it next looks again.
+                    ds.drop_objset();
+                    return refuse(Errno::Access, "inherited key must be loaded");
+                }
+                os
+            }
+        };
+        let resume = Some((state.object, state.offset));
+        Ok((RecvTarget { ds, os, new, bytes: state.bytes, resume }, alone))
+    }
+
+    /// Gives a receive that goes on the properties that come with the rest, which is written by them.
+    /// A dataset that exists has the others when it has the contents.
+    #[crate::boxed]
+    pub async fn recv_resume_props(&self, tx: &Tx, t: &RecvTarget, o: &RecvOpts) -> Result<()> {
+        let asked = asked_for(&o.settings);
+        if !t.new {
+            self.settings_check(&asked)?;
+            for (name, s) in o.settings.iter().filter(|(n, _)| OF_BLOCKS.contains(&n.as_str())) {
+                self.set_prop_sync(tx, &t.ds, name, s).await?;
+            }
+            t.os.set_props(self.write_props(&t.ds).await?);
+            return Ok(());
+        }
+        for (name, s) in &asked {
+            self.set_prop_check(&t.ds, name, s, &asked).await?;
+        }
+        self.check_space(SpaceCheck::Reserved)?;
+        self.read_dir(&t.ds.dir()).await?;
+        self.read_pool().await?;
+        self.set_receivable(tx, &t.ds, &o.settings).await
     }
 
     /// What an interrupted receive into a dataset has noted.

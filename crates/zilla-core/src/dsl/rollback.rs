@@ -158,6 +158,8 @@ impl DslPool {
         exchange(clone, &hp);
         clone.drop_objset();
         head.drop_objset();
+        // A log that was kept goes with what is discarded.
+        self.ctx.log.kept.forget(head.id);
         if let Some(scan) = self.ctx.scan() {
             scan.rearranged();
         }

@@ -17,7 +17,9 @@ use zilla_ondisk::blkptr::BlkPtr;
 use zilla_ondisk::dnode::DnodePhys;
 use zilla_ondisk::dsl::{DD_FLAG_USED_BREAKDOWN, DMU_POOL_DIRECTORY_OBJECT};
 use zilla_ondisk::enums::{ObjsetType, SPA_VERSION_FEATURES};
-use zilla_ondisk::object_type::{DMU_OT_DNODE, DMU_OT_OBJECT_DIRECTORY, DMU_OT_PLAIN_FILE_CONTENTS};
+use zilla_ondisk::object_type::{
+    DMU_OT_DNODE, DMU_OT_OBJECT_DIRECTORY, DMU_OT_PLAIN_FILE_CONTENTS, DMU_OTN_ZAP_METADATA,
+};
 
 mod bookmarks;
 mod holds;
@@ -352,6 +354,27 @@ fn snapshots_keep_what_was() {
     p.destroy("tank/fs");
     p.check();
     assert!(block_on(p.dsl.by_name("tank/fs")).is_err());
+}
+
+/// Older versions made some where a receive needed them, and could not destroy them any more.
+#[test]
+fn without_extensible_datasets_none_is_made_and_one_that_is_there_can_go() {
+    let mut p = Pool::with(&["async_destroy", "empty_bpobj"]);
+    p.create("tank/a");
+    let ds = p.ds("tank/a");
+    let made = p.task(async |p, tx| p.zapify(tx, &ds.dn).await.map(drop));
+    assert!(made.unwrap_err().is(Errno::NotSup));
+    assert!(!ds.is_zapified());
+    p.check();
+    let ds = p.ds("tank/a");
+    let made = p.task(async |_, tx| {
+        resident(|| Zap::init(&ds.dn, tx, &CreateOpts::default())).await?;
+        ds.dn.set_types(tx, DMU_OTN_ZAP_METADATA, ds.dn.bonus_type());
+        Ok(())
+    });
+    made.unwrap();
+    p.destroy("tank/a");
+    p.check();
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub enum Refusal {
     NoAccounts(&'static str),
     #[error("feature {0} is not enabled in this pool")]
     FeatureDisabled(&'static str),
+    #[error("pool must be upgraded to receive this stream. (It lacks the feature '{0}'.)")]
+    StreamNeedsFeature(&'static str),
     #[error("{0}: its {1} is reached")]
     OverLimit(String, &'static str),
     #[error("permission denied")]
@@ -52,7 +54,9 @@ impl Refusal {
             Refusal::NotBookmark(_) | Refusal::NotSnapshot(_) | Refusal::NotAncestor => Errno::Inval,
             Refusal::NoBookmark(_) => Errno::NoEnt,
             Refusal::BookmarkExists(_) | Refusal::LaterBookmarks(_) => Errno::Exist,
-            Refusal::FeatureDisabled(_) | Refusal::NoAccounts(_) => Errno::NotSup,
+            Refusal::FeatureDisabled(_) | Refusal::StreamNeedsFeature(_) | Refusal::NoAccounts(_) => {
+                Errno::NotSup
+            }
             Refusal::OtherRedaction => Errno::NoEnt,
             Refusal::AlreadyRedacted => Errno::Busy,
             Refusal::NotDescendant => Errno::Inval,

@@ -18,14 +18,15 @@
 
 use super::frame::bad_stream;
 use crate::dmu::{Dnode, NewObject, Now, PART, in_tx, max_bonus, nblkptr_for, resident};
-use crate::dsl::{DslPool, Reached, RecvTarget, checksum_feature, compress_feature, size_features};
+use crate::dsl::{
+    DslPool, Reached, RecvTarget, are_codecs, checksum_feature, compress_feature, size_features,
+};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
 use crate::zio::{Leave, Packed, class_swap};
 use bytes::Bytes;
 use std::sync::Arc;
-use zilla_codec::checksum::Checksum;
 use zilla_codec::compress::{self, Compress};
 use zilla_env::IoBuf;
 use zilla_ondisk::blkptr::{BLKPTR_SIZE, BP_EMBEDDED_TYPE_DATA, BPE_PAYLOAD_SIZE, BlkPtr};
@@ -131,7 +132,7 @@ impl Apply {
         if otype == DMU_OT_NONE || is_own(otype) || is_own(bonustype) {
             return Err(bad("no such type"));
         }
-        if Checksum::from_u8(o.checksumtype).is_none() || Compress::from_u8(o.compress).is_none() {
+        if !are_codecs(o.checksumtype, o.compress) {
             return Err(bad("no such checksum or compression"));
         }
         let codecs = checksum_feature(o.checksumtype).into_iter().chain(compress_feature(o.compress));
@@ -241,16 +242,9 @@ impl Apply {
         self.tells_spills && o.flags & DRR_OBJECT_SPILL != 0
     }
 
-    /// Refuses what would need a feature that the pool does not have: its sync could not put it
-    /// down.
+    /// Refuses what would need a feature that the pool does not have.
     pub(super) fn may(&self, features: impl IntoIterator<Item = &'static str>) -> Result<()> {
-        match features.into_iter().find(|f| !self.dsl.feature_enabled(f)) {
-            None => Ok(()),
-            Some(lacks) => Err(Error::os(
-                Errno::NotSup,
-                format!("pool must be upgraded to receive this stream. (It lacks the feature '{lacks}'.)"),
-            )),
-        }
+        self.dsl.recv_needs(features)
     }
 
     /// Makes an object that exists what the record says, its blocks but for those that a record

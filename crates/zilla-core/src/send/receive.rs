@@ -115,19 +115,34 @@ impl Receive {
                 if target.resume.map(|(o, f)| (Some(o), Some(f))) != Some(told) {
                     return Err(bad_stream("it does not go on where the receive was interrupted"));
                 }
+                if !opts.settings.is_empty() {
+                    let (d, t, o) = (dsl.clone(), target.clone(), opts.clone());
+                    let task = dsl
+                        .ctx()
+                        .sync_task(move |tx| Box::pin(async move { d.recv_resume_props(&tx, &t, &o).await }));
+                    task.await?;
+                }
                 (target, hold)
             }
             false => {
-                let (d, b, o) = (dsl.clone(), begin.clone(), opts.clone());
-                // Held within the task: right behind it others may let go of what it has opened.
-                let task = dsl.ctx().sync_task(move |tx| {
-                    Box::pin(async move {
-                        let target = d.recv_begin(&tx, &b, &o).await?;
-                        let hold = target.ds.hold();
-                        Ok((target, hold))
-                    })
-                });
-                task.await?
+                let mut tries = TRIES;
+                loop {
+                    let (d, b, o) = (dsl.clone(), begin.clone(), opts.clone());
+                    // Held within the task: right behind it others may let go of what it has
+                    // opened.
+                    let task = dsl.ctx().sync_task(move |tx| {
+                        Box::pin(async move {
+                            let target = d.recv_begin(&tx, &b, &o).await?;
+                            let hold = target.ds.hold();
+                            Ok((target, hold))
+                        })
+                    });
+                    match task.await {
+                        Err(e) if e.is(Errno::Again) && tries > 0 => tries -= 1,
+                        begun => break begun?,
+                    }
+                    dsl.ctx().env.sleep(PAUSE).await;
+                }
             }
         };
         Ok(Receive { dsl: dsl.clone(), begin, opts, target, hold: Some(hold) })

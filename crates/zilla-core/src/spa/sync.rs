@@ -26,6 +26,7 @@ use crate::tunables;
 use crate::txg::{DeviceIo, Tx, history_is_kept, syncing};
 use crate::types::Txg;
 use crate::vdev::{ConfigFor, IoKind};
+use crate::zil::take_over_all;
 use futures_util::future::{Either, select};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -59,7 +60,9 @@ impl Spa {
             let most = Duration::from_secs(tunables::TXG_TIMEOUT.get().clamp(1, LONGEST_TXG));
             self.ctx.txgs.wait_for_work(most).await;
             let last = self.ctx.txgs.is_stopped();
+            let hurried = take_over_all(&self.dsl);
             let txg = self.ctx.txgs.quiesce().await;
+            drop(hurried);
             let begun = self.zio.tracer().begin();
             self.ctx.txgs.sync_begins(txg, self.device_io());
             match syncing(self.sync_txg(txg)).await {

@@ -51,6 +51,10 @@ pub async fn claim_all(dsl: &Arc<DslPool>, (metaslabs, zio): (&Metaslabs, &Zio),
     let mut todo = vec![dsl.root_dir()];
     while let Some(dir) = todo.pop() {
         todo.extend(unless_damaged(&dir.name(), dsl.child_dirs(&dir).await)?.unwrap_or_default());
+        // What older versions left of a dataset that they could not destroy.
+        if dir.phys().head_dataset_obj == 0 {
+            continue;
+        }
         let Some(head) = unless_damaged(&dir.name(), dsl.head(&dir).await)? else { continue };
         if !head.phys().bp.is_hole() {
             claim(dsl, (metaslabs, zio), &head, how).await?;

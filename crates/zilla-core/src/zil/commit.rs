@@ -21,6 +21,7 @@
 //! ([`State::lost_txg`](super::log::State)); then a new chain begins. [`super::states`] has the
 //! whole table.
 
+use super::driven::Driven;
 use super::itx::Itx;
 use super::log::{SAXATTR, State, Zilog};
 use super::pack::{BlockOnItsWay, MAX_BLOCKS, Train};
@@ -31,41 +32,13 @@ use crate::types::Txg;
 use crate::zio::LogWritten;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, OptionFuture, select};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use zilla_env::Env;
 use zilla_ondisk::enums::SPA_VERSION_SLIM_ZIL;
 
 /// Trains that may be under way at once, however many log vdevs there are.
 const MAX_TRAINS: usize = 16;
-
-/// A train that someone sends who waits for it; when he goes away it goes on without him.
-struct Driven {
-    env: Env,
-    work: Option<BoxFuture<'static, ()>>,
-}
-
-impl Future for Driven {
-    type Output = ();
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some(work) = &mut self.work {
-            ready!(work.as_mut().poll(cx));
-            self.work = None;
-        }
-        Poll::Ready(())
-    }
-}
-
-impl Drop for Driven {
-    fn drop(&mut self) {
-        if let Some(work) = self.work.take() {
-            self.env.spawn(work);
-        }
-    }
-}
 
 /// What someone who wants a commit has to do.
 enum Joined {
@@ -141,6 +114,7 @@ impl Zilog {
         if !able || self.is_disabled() {
             return;
         }
+        let _hurried = self.take_over();
         if let Joined::Waiter(w, driven) = self.join(None, self.ctx.txgs.open(), synced) {
             OptionFuture::from(driven).await;
             w.wait().await;
@@ -165,7 +139,7 @@ impl Zilog {
         if !first && st.pace.delay.complete(st.trains.waiting().len()) {
             self.changed.notify(usize::MAX);
         }
-        let driven = first.then(|| Driven { env: self.ctx.env.clone(), work: Some(self.driver()) });
+        let driven = first.then(|| Driven::new(self, self.driver()));
         Joined::Waiter(waiter, driven)
     }
 

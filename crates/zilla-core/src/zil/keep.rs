@@ -94,10 +94,12 @@ impl Zilog {
         txg: Txg,
         end_of: impl Fn(u8, &[u8]) -> Option<u64>,
     ) -> bool {
+        let hurried = self.take_over();
         self.fill().await;
         let header = os.phys().zil_header;
         let result = self.log_again(&header, txg, || os.kept(end_of)).await;
         self.filled();
+        drop(hurried);
         if let Err(e) = result {
             let objset = self.objset;
             tracing::error!(objset, error = %e, "what cannot be written over damaged blocks is in memory only");

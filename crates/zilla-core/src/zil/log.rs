@@ -3,6 +3,7 @@
 //! The blocks that are on disk or on their way are a chain ([`Chain`]), of which each sync frees
 //! from the front what is over.
 
+use super::driven::Parked;
 use super::itx::{Itx, Itxs, When};
 use super::policy::Pace;
 use super::states::{Chain, GivenBack, Trains};
@@ -91,6 +92,8 @@ pub struct Zilog {
     throughput: AtomicBool,
     /// From this txg on records of extended attributes may be written; 0: not.
     pub(super) saxattr_txg: AtomicU64,
+    /// Work of commits that waits.
+    pub(super) parked: Mutex<Vec<Arc<Parked>>>,
 }
 
 impl Zilog {
@@ -109,6 +112,7 @@ impl Zilog {
             disabled: AtomicBool::new(false),
             throughput: AtomicBool::new(false),
             saxattr_txg: AtomicU64::new(0),
+            parked: Mutex::default(),
         })
     }
 
@@ -275,11 +279,13 @@ impl Zilog {
     /// points to was allocated by then; if the txg became stable without the block, nothing on disk
     /// would lead there.
     async fn wait_issued(&self, txg: Txg) {
+        let mut hurried = None;
         loop {
             let listener = self.changed.listen();
             if !self.state.lock().chain.is_on_its_way(txg) {
                 return;
             }
+            hurried.get_or_insert_with(|| self.take_over());
             listener.await;
         }
     }

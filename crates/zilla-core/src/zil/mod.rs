@@ -49,7 +49,8 @@
 //!
 //! **Lock order.** The log's state, then one of: the groups of waiting records, what is known of
 //! the pool's ways (`Routes`, which comes before the txgs' state), what is known of its devices
-//! (`Devices`, a leaf). All are under the file system's locks.
+//! (`Devices`, a leaf). Work that waits ([`driven`]) has a lock of its own, and one for each piece;
+//! neither is held while it is polled. All are under the file system's locks.
 //!
 //! **Encrypted datasets.** Their log blocks are encrypted but for what claiming takes: the chain,
 //! the records' heads, and the pointers of data in place. So a log is claimed without the key, and
@@ -60,6 +61,7 @@ mod blocks;
 mod chain;
 mod claim;
 mod commit;
+mod driven;
 mod itx;
 mod keep;
 mod log;
@@ -76,6 +78,7 @@ pub use claim::chain;
 pub(crate) use claim::claimed;
 pub(crate) use claim::read_logged;
 pub use claim::{Claim, claim_all};
+pub(crate) use driven::take_over_all;
 pub use itx::When;
 pub use log::Zilog;
 pub(crate) use replay::logged_block;
@@ -84,6 +87,7 @@ pub(crate) use reset::push_out_all;
 pub use reset::reset_all;
 pub use stats::{LATENCY_BUCKETS, LogCounts, LogStats};
 
+use driven::Hurry;
 use parking_lot::Mutex;
 use policy::{Devices, Routes};
 use throttle::Throttle;
@@ -101,6 +105,7 @@ pub struct PoolLog {
     devices: Mutex<Devices>,
     /// How they spare log devices that fill up.
     throttle: Throttle,
+    hurry: Hurry,
 }
 
 /// Whether a log holds records that no file system has seen yet.

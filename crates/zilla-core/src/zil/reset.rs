@@ -24,6 +24,9 @@ pub(crate) async fn push_out_all(dsl: &Arc<DslPool>) -> Result<()> {
     let mut todo = vec![dsl.root_dir()];
     while let Some(dir) = todo.pop() {
         todo.extend(dsl.child_dirs(&dir).await?);
+        if dir.phys().head_dataset_obj == 0 {
+            continue;
+        }
         let log = dsl.head(&dir).await?.open_objset().and_then(|os| os.log().cloned());
         if let Some(log) = log.filter(|l| l.is_started()) {
             log.push_out().await;
@@ -39,6 +42,9 @@ pub async fn reset_all(dsl: &Arc<DslPool>) -> Result<()> {
     let mut todo = vec![dsl.root_dir()];
     while let Some(dir) = todo.pop() {
         todo.extend(dsl.child_dirs(&dir).await?);
+        if dir.phys().head_dataset_obj == 0 {
+            continue;
+        }
         let head = dsl.head(&dir).await?;
         if head.phys().bp.is_hole() {
             continue;

@@ -2,6 +2,7 @@
 //! anywhere; OpenZFS's zdb then accounts for every block. Streams that OpenZFS's kernel wrote are
 //! those of the set `streams` of the interop tests' corpus.
 
+mod begun;
 mod cuts;
 mod heads;
 mod heal;

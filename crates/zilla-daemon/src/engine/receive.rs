@@ -342,11 +342,7 @@ impl Engine {
         }
         self.leave_out(caller, pool, &fs, &mut of_fs, told).await?;
         if !volume && !caller.owner && mounts_by_itself(head.as_ref()).await? {
-            match head.as_ref().filter(|head| head.is_inconsistent()) {
-                None => of_fs.push(not_by_itself()),
-                // All that it is to be was said when the receive was begun that goes on here.
-                Some(_) => drop(pool.change_props(&fs, vec![not_by_itself()]).await?),
-            }
+            of_fs.push(not_by_itself());
         }
         let opts = ReceiveOpts {
             keep_key: !self.may_change_key(caller, head.as_ref()).await?,

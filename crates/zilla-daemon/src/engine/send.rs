@@ -327,9 +327,6 @@ impl Engine {
                 continue;
             }
             let fs = dir.head().await.map_err(of(&name))?;
-            if fs.is_inconsistent() {
-                continue;
-            }
             let mut here = parent_from;
             match fs.snapshot(&tosnap).await.map_err(of_dataset)? {
                 Some(to) => {
@@ -352,6 +349,10 @@ impl Engine {
                 None if fs.created_txg() > snap.created_txg() => {
                     if r.verbose > 0 {
                         told.err(format!("skipping dataset {name}: snapshot {tosnap} does not exist"));
+                    }
+                    // But one that is being received may be known to a receiver from before.
+                    if fs.is_inconsistent() {
+                        leftout::note(dir, &mut left_out).await?;
                     }
                     continue;
                 }

@@ -252,6 +252,7 @@ fn a_log_whose_replay_stops_is_kept_until_it_can_go_on() {
             spa.close(Some(PoolState::Exported)).await.unwrap();
         }
         let given_up = crash(crashed.path());
+        let rolled_back = crash(crashed.path());
 
         // The block can be read again.
         flip(&image, at);
@@ -272,6 +273,25 @@ fn a_log_whose_replay_stops_is_kept_until_it_can_go_on() {
         drop(fs);
         spa.close(Some(PoolState::Exported)).await.unwrap();
         zdb_clean(crashed.path(), POOL);
+
+        // Or it goes back to a snapshot.
+        let spa = import(&run, rolled_back.path()).await;
+        drop(open(&run, &spa).await);
+        assert_eq!(spa.ctx.log.kept.list().len(), 1);
+        for back in [false, true] {
+            let dsl = spa.dsl.clone();
+            let task = spa.ctx.sync_task(move |tx| {
+                Box::pin(async move {
+                    match back {
+                        true => dsl.rollback(&tx, POOL, None).await,
+                        false => dsl.snapshot(&tx, &[format!("{POOL}@now")]).await.map(drop),
+                    }
+                })
+            });
+            task.await.unwrap();
+        }
+        assert_eq!(spa.ctx.log.kept.list(), []);
+        spa.close(None).await.unwrap();
 
         // Or whoever owns it does without the rest.
         let spa = import(&run, given_up.path()).await;
