@@ -85,6 +85,8 @@ pub(crate) struct Pending {
     pub(crate) anew: BTreeSet<u64>,
     /// Those of them that are clones, for which no data will be written.
     pub(crate) clones: BTreeSet<u64>,
+    /// Those of them that were only freed: no room is counted for them, nor for what leads to them.
+    pub(crate) emptied: BTreeSet<u64>,
     /// Blocks freed as ranges.
     pub(crate) frees: RangeSet,
     pub(crate) head: Option<Head>,
@@ -94,6 +96,13 @@ pub(crate) struct Pending {
     pub(crate) spill: Option<Option<Bytes>>,
     /// The object itself is freed.
     pub(crate) free_object: bool,
+}
+
+impl Pending {
+    /// Notes a block that will be written; whether nothing was counted for its data so far.
+    fn writes(&mut self, blkid: u64) -> bool {
+        self.blocks.insert(blkid) | self.clones.remove(&blkid) | self.emptied.remove(&blkid)
+    }
 }
 
 #[derive(Clone, Default)]
@@ -309,7 +318,7 @@ impl Dnode {
             let db = inner.dbuf(0);
             if !db.is_hole() {
                 db.write(tx.txg(), blksz as usize, 0, &[]);
-                let counted = if inner.pending[tx.txg()].blocks.insert(0) { 0 } else { old };
+                let counted = if inner.pending[tx.txg()].writes(0) { 0 } else { old };
                 let grown = u64::from(blksz.saturating_sub(counted));
                 tx.dirtied(grown);
                 self.needs_data(&inner, tx, grown);
@@ -446,8 +455,7 @@ impl Dnode {
     /// Notes a block that a txg writes; whether it is new to the txg.
     fn block_dirtied(&self, inner: &mut Inner, tx: &Tx, blkid: u64) -> bool {
         let txg = tx.txg();
-        let pending = &mut inner.pending[txg];
-        let fresh = pending.blocks.insert(blkid) | pending.clones.remove(&blkid);
+        let fresh = inner.pending[txg].writes(blkid);
         if fresh {
             // However little of it was written: this is what it takes of memory until it is synced.
             tx.dirtied(inner.head.blksz.into());
@@ -518,7 +526,7 @@ impl Dnode {
         let blksz = inner.head.blksz as usize;
         inner.dbuf(blkid).put_clone(tx.txg(), blksz, bp);
         let pending = &mut inner.pending[txg];
-        if pending.blocks.insert(blkid) {
+        if pending.blocks.insert(blkid) | pending.emptied.remove(&blkid) {
             pending.clones.insert(blkid);
             tx.holds(CLONE);
             self.needs_block(&inner, tx, blkid, COUNTED);
@@ -578,7 +586,10 @@ impl Dnode {
         let mut notes = 1;
         for (&blkid, db) in dbufs.range_mut(first..last) {
             db.free(txg);
-            notes += u64::from(p.blocks.insert(blkid));
+            if p.blocks.insert(blkid) {
+                p.emptied.insert(blkid);
+                notes += 1;
+            }
         }
         tx.holds(notes * NOTE);
         p.frees.insert(first, last);
