@@ -5,6 +5,8 @@ use super::super::znode::Znode;
 use super::super::*;
 use super::world::{CRED, World};
 use crate::dmu::objects::Table;
+use crate::dmu::resident;
+use crate::dsl::Quota;
 use crate::error::Errno;
 use crate::types::ObjectId;
 use std::time::{Duration, Instant};
@@ -84,11 +86,23 @@ fn attributes_that_were_read_before_a_change_are_read_again() {
     w.zfs.forget_all();
     let left = w.zfs.znodes.find(id).unwrap_err();
     let dnode = block_on(w.objset.hold_wait(ObjectId(id))).unwrap();
-    let attrs = block_on(crate::dmu::resident(|| Attrs::load(&w.zfs.sa, &dnode))).unwrap();
+    let attrs = block_on(resident(|| Attrs::load(&w.zfs.sa, &dnode))).unwrap();
     let set = SetAttr { size: Some(5000), ..SetAttr::default() };
     block_on(w.zfs.setattr(id, set)).unwrap();
     trim(&w);
     assert!(w.zfs.znodes.find(id).is_err(), "it is not in the table");
     assert!(w.zfs.znodes.insert(Znode::new(dnode, attrs), Some(left)).is_none());
     assert_eq!(block_on(w.zfs.getattr(id)).unwrap().size, 5000);
+}
+
+/// A writer has looked the quotas up when one is set.
+#[test]
+fn a_quota_that_is_set_during_a_lookup_counts() {
+    let w = World::new(5, FsProps::default());
+    let changes = w.zfs.quotas.lock().changes;
+    let old = block_on(resident(|| w.zfs.look_up_quota_objs())).unwrap();
+    block_on(w.zfs.set_quota(Quota::User, false, 1000, 1 << 20)).unwrap();
+    w.zfs.remember_quota_objs(&old, changes);
+    let found = block_on(resident(|| w.zfs.quota_objs())).unwrap();
+    assert!(found.0[0][0].is_some(), "the quota is not found");
 }
