@@ -646,12 +646,17 @@ impl Dnode {
             return Evicted::Gone;
         }
         let Some(db) = inner.dbufs.get_mut(&blkid) else { return Evicted::Gone };
-        if !db.is_clean() {
+        if !db.is_clean() && !db.has_spare_clone() {
             db.on_clock = None;
             return Evicted::Gone;
         }
         if std::mem::take(&mut db.touched) {
             return Evicted::Used;
+        }
+        if !db.is_clean() {
+            db.drop_clones();
+            db.on_clock = None;
+            return Evicted::Gone;
         }
         inner.dbufs.remove(&blkid);
         Evicted::Gone
