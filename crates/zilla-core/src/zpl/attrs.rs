@@ -314,8 +314,7 @@ impl Attrs {
     pub(crate) fn set_trivial_acl(&mut self, table: &SaTable, fuids: bool) {
         let trivial = acl::trivial(self.mode as u32, self.is_dir());
         if self.legacy {
-            let old = self.legacy_acl().unwrap_or_default().to_vec();
-            self.set_legacy_acl(acl::legacy_phys(&trivial, fuids, &old));
+            self.set_legacy_acl(acl::legacy_phys(&trivial, fuids));
         } else {
             self.aces = acl::encode(&trivial).into();
             self.ace_count = trivial.len() as u64;
