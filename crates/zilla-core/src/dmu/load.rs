@@ -360,7 +360,7 @@ impl Dnode {
             let data = self.shared.store.read(bp, bookmark, Priority::SyncRead).await?;
             let mut inner = self.inner.lock();
             if inner.generation == generation && matches!(inner.spill, Spill::Unknown) {
-                inner.spill = Spill::Data(data);
+                inner.spill_loaded(data);
             }
         }
     }

@@ -101,6 +101,12 @@ pub(crate) fn encode_rdev(rdev: u32) -> u64 {
 }
 
 impl Attrs {
+    /// Bytes of those that have no fixed length.
+    pub(crate) fn len(&self) -> usize {
+        let rest: usize = self.rest.iter().map(|(_, v)| v.len()).sum();
+        self.aces.len() + self.symlink.len() + self.dxattr.len() + rest
+    }
+
     pub(crate) fn is_dir(&self) -> bool {
         self.mode as u32 & S_IFMT == S_IFDIR
     }

@@ -194,7 +194,7 @@ impl Zfs {
         }
         self.log_changes(tx, zn.id(), &state.attrs, mode, set, keeps_xattrs)?;
         if !keeps_xattrs {
-            state.xattrs = None;
+            state.set_xattrs(None);
         }
         let attr = self.attr_of(zn, state);
         if let Some((x, plan)) = x_plan {
