@@ -147,6 +147,12 @@ impl Layer {
         self.clone.as_deref().filter(|_| matches!(self.data, LayerData::Partial(_)))
     }
 
+    /// The cloned block, where it is all that the sync has to put on disk.
+    fn only_clone(&self) -> Option<&ClonedBlock> {
+        let LayerData::Partial(part) = &self.data else { return None };
+        self.under().filter(|c| part.valid.is_empty() && c.bp.lsize() == part.len as u64)
+    }
+
     fn was_read(&mut self) {
         if self.fault == Fault::Deferred {
             self.fault = Fault::Read;
@@ -159,6 +165,8 @@ struct ClonedBlock {
     bp: BlkPtr,
     /// Once somebody has needed it.
     data: Option<Bytes>,
+    /// It is not to be forgotten again.
+    pinned: bool,
 }
 
 /// Whether a layer began as a write in part over a base that nobody had read.
@@ -611,10 +619,7 @@ impl Dbuf {
 
     fn freeze_at(&mut self, at: usize) -> Frozen {
         if let LayerData::Partial(part) = &self.layers[at].data {
-            if let Some(c) = self.layers[at].under()
-                && part.valid.is_empty()
-                && c.bp.lsize() == part.len as u64
-            {
+            if let Some(c) = self.layers[at].only_clone() {
                 return Frozen::Cloned(c.bp, c.data.clone());
             }
             let mut whole = IoBuf::scratch(part.len);

@@ -12,6 +12,7 @@ use super::cache::{DbufCache, Evicted};
 use super::dbuf::{Base, Dbuf};
 use super::fault::{Need, Now, Stop};
 use super::held::{Held, Holders};
+use super::objects::Extra;
 use super::range::RangeSet;
 use super::tree::{self, Indirects, Lookup};
 use crate::error::{Error, Result};
@@ -27,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use zilla_env::IoBuf;
 use zilla_ondisk::SPA_MINBLOCKSHIFT;
 use zilla_ondisk::blkptr::BlkPtr;
-use zilla_ondisk::dnode::DnodePhys;
+use zilla_ondisk::dnode::{DNODE_MIN_SIZE, DnodePhys};
 
 /// Memory that a dnode takes of a txg that changes it, with its attributes old and new, and what
 /// names it in the sync. An estimate, in bytes.
@@ -85,6 +86,8 @@ pub(crate) struct Pending {
     pub(crate) anew: BTreeSet<u64>,
     /// Those of them that are clones, for which no data will be written.
     pub(crate) clones: BTreeSet<u64>,
+    /// Those of them that were only freed: no room is counted for them, nor for what leads to them.
+    pub(crate) emptied: BTreeSet<u64>,
     /// Blocks freed as ranges.
     pub(crate) frees: RangeSet,
     pub(crate) head: Option<Head>,
@@ -96,12 +99,22 @@ pub(crate) struct Pending {
     pub(crate) free_object: bool,
 }
 
+impl Pending {
+    /// Notes a block that will be written; whether nothing was counted for its data so far.
+    fn writes(&mut self, blkid: u64) -> bool {
+        self.blocks.insert(blkid) | self.clones.remove(&blkid) | self.emptied.remove(&blkid)
+    }
+}
+
 #[derive(Clone, Default)]
 pub(crate) enum Spill {
     /// On disk, not loaded.
     #[default]
     Unknown,
     None,
+    /// As it is on disk: it can be loaded again.
+    Loaded(Bytes),
+    /// As it was set since the object is in memory.
     Data(Bytes),
 }
 
@@ -109,6 +122,7 @@ pub(crate) struct Inner {
     pub(crate) head: Head,
     pub(crate) bonus: Arc<[u8]>,
     pub(crate) spill: Spill,
+    extra: Extra,
     pub(crate) freed: bool,
     pub(crate) pending: PerTxg<Pending>,
     pub(crate) held: Held,
@@ -138,6 +152,22 @@ impl Drop for Dnode {
 }
 
 impl Inner {
+    /// Counts what the object has in memory.
+    fn recount(&mut self) {
+        let spill = match &self.spill {
+            Spill::Loaded(b) | Spill::Data(b) => b.len(),
+            Spill::Unknown | Spill::None => 0,
+        };
+        // (A bonus is there as it is and as it was synced.)
+        self.extra.set((spill + 2 * self.bonus.len().saturating_sub(DNODE_MIN_SIZE)) as u64);
+    }
+
+    /// Takes the spill block as it was read from the disk.
+    pub(super) fn spill_loaded(&mut self, data: Bytes) {
+        self.spill = Spill::Loaded(data);
+        self.recount();
+    }
+
     pub(crate) fn dbuf(&mut self, blkid: u64) -> &mut Dbuf {
         let (phys, pending, held) = (&self.phys, &self.pending, &self.held);
         self.dbufs.entry(blkid).or_insert_with(|| {
@@ -179,10 +209,11 @@ impl Dnode {
             levels: phys.nlevels,
             maxblkid: phys.maxblkid,
         };
-        let inner = Inner {
+        let mut inner = Inner {
             head,
             bonus: phys.bonus.as_slice().into(),
             spill: if phys.spill.is_some() { Spill::Unknown } else { Spill::None },
+            extra: Extra::new(shared.cache.clone()),
             freed: false,
             pending: Default::default(),
             held: Held::default(),
@@ -192,6 +223,7 @@ impl Dnode {
             reading_ahead: BTreeMap::new(),
             generation: 0,
         };
+        inner.recount();
         shared.cache.objects.born();
         Arc::new(Dnode { id, shared, inner: Mutex::new(inner), zap: RwLock::default() })
     }
@@ -257,6 +289,7 @@ impl Dnode {
         debug_assert!(data.len() <= max_bonus(inner.head.slots, inner.head.nblkptr));
         inner.pending[tx.txg()].bonus = Some(bonus.clone());
         inner.bonus = bonus;
+        inner.recount();
     }
 
     pub fn set_types(self: &Arc<Self>, tx: &Tx, otype: u8, bonustype: u8) {
@@ -309,7 +342,7 @@ impl Dnode {
             let db = inner.dbuf(0);
             if !db.is_hole() {
                 db.write(tx.txg(), blksz as usize, 0, &[]);
-                let counted = if inner.pending[tx.txg()].blocks.insert(0) { 0 } else { old };
+                let counted = if inner.pending[tx.txg()].writes(0) { 0 } else { old };
                 let grown = u64::from(blksz.saturating_sub(counted));
                 tx.dirtied(grown);
                 self.needs_data(&inner, tx, grown);
@@ -322,20 +355,32 @@ impl Dnode {
     pub fn spill(self: &Arc<Self>) -> Now<Option<Bytes>> {
         match &self.inner.lock().spill {
             Spill::None => Ok(None),
-            Spill::Data(b) => Ok(Some(b.clone())),
+            Spill::Loaded(b) | Spill::Data(b) => Ok(Some(b.clone())),
             Spill::Unknown => Err(Stop::Need(Need::Spill { dnode: self.clone() })),
         }
     }
 
     pub fn set_spill(self: &Arc<Self>, tx: &Tx, data: Option<Bytes>) {
         let mut inner = self.dirty(tx);
-        if inner.pending[tx.txg()].spill.is_none() {
-            let len = data.as_ref().map_or(0, |d| d.len() as u64);
-            tx.dirtied(len);
-            self.needs_metadata(tx, len);
+        let len = |of: &Option<Bytes>| of.as_ref().map_or(0, |d| d.len() as u64);
+        let pending = &mut inner.pending[tx.txg()];
+        let grown = len(&data).saturating_sub(pending.spill.as_ref().map_or(0, len));
+        tx.dirtied(grown);
+        self.needs_metadata(tx, grown);
+        pending.spill = Some(data.clone());
+        inner.spill = data.map_or(Spill::None, Spill::Data);
+        inner.recount();
+        drop(inner);
+        self.shared.cache.objects.make_room();
+    }
+
+    /// Forgets the spill block where it can be read again: its user has made of it what he needs.
+    pub(crate) fn spill_used(&self) {
+        let mut inner = self.inner.lock();
+        if matches!(inner.spill, Spill::Loaded(_)) {
+            inner.spill = Spill::Unknown;
+            inner.recount();
         }
-        inner.spill = data.clone().map_or(Spill::None, Spill::Data);
-        inner.pending[tx.txg()].spill = Some(data);
     }
 
     fn need(self: &Arc<Self>, blkid: u64) -> Stop {
@@ -446,8 +491,7 @@ impl Dnode {
     /// Notes a block that a txg writes; whether it is new to the txg.
     fn block_dirtied(&self, inner: &mut Inner, tx: &Tx, blkid: u64) -> bool {
         let txg = tx.txg();
-        let pending = &mut inner.pending[txg];
-        let fresh = pending.blocks.insert(blkid) | pending.clones.remove(&blkid);
+        let fresh = inner.pending[txg].writes(blkid);
         if fresh {
             // However little of it was written: this is what it takes of memory until it is synced.
             tx.dirtied(inner.head.blksz.into());
@@ -518,7 +562,7 @@ impl Dnode {
         let blksz = inner.head.blksz as usize;
         inner.dbuf(blkid).put_clone(tx.txg(), blksz, bp);
         let pending = &mut inner.pending[txg];
-        if pending.blocks.insert(blkid) {
+        if pending.blocks.insert(blkid) | pending.emptied.remove(&blkid) {
             pending.clones.insert(blkid);
             tx.holds(CLONE);
             self.needs_block(&inner, tx, blkid, COUNTED);
@@ -578,7 +622,10 @@ impl Dnode {
         let mut notes = 1;
         for (&blkid, db) in dbufs.range_mut(first..last) {
             db.free(txg);
-            notes += u64::from(p.blocks.insert(blkid));
+            if p.blocks.insert(blkid) {
+                p.emptied.insert(blkid);
+                notes += 1;
+            }
         }
         tx.holds(notes * NOTE);
         p.frees.insert(first, last);
@@ -635,12 +682,17 @@ impl Dnode {
             return Evicted::Gone;
         }
         let Some(db) = inner.dbufs.get_mut(&blkid) else { return Evicted::Gone };
-        if !db.is_clean() {
+        if !db.is_clean() && !db.has_spare_clone() {
             db.on_clock = None;
             return Evicted::Gone;
         }
         if std::mem::take(&mut db.touched) {
             return Evicted::Used;
+        }
+        if !db.is_clean() {
+            db.drop_clones();
+            db.on_clock = None;
+            return Evicted::Gone;
         }
         inner.dbufs.remove(&blkid);
         Evicted::Gone

@@ -240,16 +240,27 @@ impl Dnode {
             Some(data) => data,
             None => self.shared.store.read(bp, bookmark, prio).await?,
         };
-        self.inner.lock().dbuf(blkid).clone_read(&bp, &data);
+        let more = {
+            let mut inner = self.inner.lock();
+            let db = inner.dbuf(blkid);
+            db.clone_read(&bp, &data);
+            db.touched = true;
+            db.count_as(data.len())
+        };
+        if let Some(more) = more {
+            self.shared.cache.added(self, 0, blkid, more);
+        }
         Ok(())
     }
 
-    /// Brings the cloned block into memory that `txg` has put there, if it has.
+    /// Brings the cloned block into memory that `txg` has put there, if it has, and has it stay.
     pub(super) async fn load_clone_of(self: &Arc<Self>, blkid: u64, txg: Txg) -> Result<()> {
-        let bp = self.inner.lock().dbuf(blkid).unread_clone_of(txg);
-        match bp {
-            Some(bp) => self.load_clone(blkid, bp, Priority::SyncRead).await,
-            None => Ok(()),
+        loop {
+            let unread = self.inner.lock().dbuf(blkid).pin_clone(txg);
+            match unread {
+                Some(bp) => self.load_clone(blkid, bp, Priority::SyncRead).await?,
+                None => return Ok(()),
+            }
         }
     }
 
@@ -349,7 +360,7 @@ impl Dnode {
             let data = self.shared.store.read(bp, bookmark, Priority::SyncRead).await?;
             let mut inner = self.inner.lock();
             if inner.generation == generation && matches!(inner.spill, Spill::Unknown) {
-                inner.spill = Spill::Data(data);
+                inner.spill_loaded(data);
             }
         }
     }

@@ -9,9 +9,10 @@
 //! Frees are not taken off: their space comes back when the txg is on disk, which is too late for
 //! its own sync. What they make the pool write down is counted too ([`Tx::frees`]).
 
-use super::dnode::{Dnode, Head, Inner};
+use super::dnode::{Dnode, Head, Inner, Pending};
 use super::tree;
 use crate::txg::{COUNTED, Tx};
+use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Included};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,6 +25,8 @@ const NOTED: u64 = 1 << 10;
 /// So many dnodes before are looked at for one in the same block. New objects lie together, with
 /// others between them.
 const LOOK_BACK: usize = 4;
+/// So many blocks on each side of one are looked at for one that is written too.
+const NEAR: usize = 64;
 
 impl Dnode {
     fn copies(&self, head: &Head) -> u8 {
@@ -50,13 +53,16 @@ impl Dnode {
             return;
         }
         self.needs_data(inner, tx, data + NOTED);
-        let blocks = &inner.pending[tx.txg()].blocks;
+        let Pending { blocks, emptied, .. } = &inner.pending[tx.txg()];
+        // Whether one of the nearest of these is there: where the nearest were all freed, to count
+        // what leads to a block twice does no harm.
+        let any = |near: &mut dyn Iterator<Item = &u64>| near.take(NEAR).any(|b| !emptied.contains(b));
         let (head, epbs) = (&inner.head, tree::epbs(inner.head.indblkshift));
         for level in 1..levels(inner, blkid) {
             let below = 1u64.checked_shl(epbs * u32::from(level)).map_or(u64::MAX, |n| n - 1);
             let (first, last) = (blkid & !below, blkid | below);
-            let before = blocks.range(first..blkid).next_back();
-            if before.is_some() || blocks.range((Excluded(blkid), Included(last))).next().is_some() {
+            let (before, after) = (first..blkid, (Excluded(blkid), Included(last)));
+            if any(&mut blocks.range(before).rev()) || any(&mut blocks.range(after)) {
                 break;
             }
             self.needs_metadata(tx, 1 << head.indblkshift);
@@ -88,8 +94,8 @@ impl Dnode {
         let there = match blksz == u64::from(inner.head.blksz) {
             true => {
                 let pending = &inner.pending[tx.txg()];
-                let clones = pending.clones.range(first..=last).count();
-                (pending.blocks.range(first..=last).count() - clones) as u64
+                let blocks = |of: &BTreeSet<u64>| of.range(first..=last).count() as u64;
+                blocks(&pending.blocks) - blocks(&pending.clones) - blocks(&pending.emptied)
             }
             false => 0,
         };
@@ -223,6 +229,32 @@ mod tests {
         assert!(none >= GANGS * 900 * 128 * 3, "{none}");
         assert_eq!(some - none, GANGS * 100 * 4096 * 3);
         assert_eq!(many - none, GANGS * 900 * 4096 * 3);
+    }
+
+    /// What was freed takes no room, but does when the same txg puts something there again.
+    #[test]
+    fn a_block_that_was_freed_and_is_written_again_needs_room() {
+        let mut h = Harness::new(7);
+        let dn = object(&h, 128 << 10);
+        dn.write(&h.tx(), 0, &vec![7; 20 * (128 << 10)]);
+        let txg = h.next_txg();
+        block_on(h.sync(txg));
+        let txgs = TxgState::new(zilla_env::real_env(1), Txg(h.txg.0 - 1));
+        let tx = block_on(txgs.assign()).unwrap();
+        dn.free_range(&tx, 0, 20 * (128 << 10));
+        let (freed, dirty) = (txgs.needed(), txgs.dirty_bytes());
+        let asked = dn.cost(&tx, 0, 20 * (128 << 10), 128 << 10);
+        assert!(asked >= GANGS * 20 * (128 << 10), "{asked}");
+        dn.write(&tx, 0, &vec![8; 20 * (128 << 10)]);
+        let took = txgs.needed() - freed;
+        assert!(took >= GANGS * (20 * (128 << 10) + (128 << 10)), "{took}: what leads there too");
+        assert!(took <= asked, "{asked} asked, {took} needed");
+        assert!(txgs.dirty_bytes() - dirty >= 20 * (128 << 10));
+        // Once in a txg.
+        dn.free_range(&tx, 0, 10 * (128 << 10));
+        let freed = txgs.needed();
+        dn.write(&tx, 0, &vec![9; 10 * (128 << 10)]);
+        assert_eq!(txgs.needed(), freed);
     }
 
     #[test]

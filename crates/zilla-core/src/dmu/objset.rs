@@ -376,6 +376,11 @@ impl Objset {
         }
     }
 
+    /// Has objects leave memory that nobody uses, if they take too much of it.
+    pub(crate) fn make_room(&self) {
+        self.shared.cache.objects.make_room();
+    }
+
     fn unless_freed(&self, dn: &Arc<Dnode>) -> Now<Arc<Dnode>> {
         if dn.is_freed() { Err(self.no_object(dn.id())) } else { Ok(dn.clone()) }
     }

@@ -421,3 +421,44 @@ fn what_was_a_hole_when_it_was_read_counts_as_what_is_written() {
         assert_eq!(h.cache.bytes(), 0);
     });
 }
+
+/// Who reads a file that was just cloned does not keep it in memory until its txg is synced.
+#[test]
+fn what_is_read_of_a_clone_can_leave_memory() {
+    const BLOCKS: u64 = 300;
+    const SIZE: u64 = 4096;
+    let mut h = Harness::new(2);
+    let spec = || NewObject::new(19, SIZE as u32);
+    let source = block_on(resident(|| h.objset.alloc(&h.tx(), spec()))).unwrap();
+    let block = |b: u64| vec![b as u8; SIZE as usize];
+    for b in 0..BLOCKS {
+        source.write_block(&h.tx(), b, block(b).into());
+    }
+    block_on(h.sync_open());
+    let clone = block_on(resident(|| h.objset.alloc(&h.tx(), spec()))).unwrap();
+    for b in 0..BLOCKS {
+        let Ok(Some(bp)) = source.block_pointer(b) else { panic!("block {b} is nowhere") };
+        clone.clone_block(&h.tx(), b, bp);
+    }
+    h.cache.set_limit(100 * SIZE as usize);
+    let read_all = |dn: &Arc<Dnode>| {
+        for b in 0..BLOCKS {
+            let mut out = vec![0; SIZE as usize];
+            block_on(dn.read_wait(b * SIZE, &mut out)).unwrap();
+            assert!(out == block(b), "block {b}");
+        }
+    };
+    let in_memory = || {
+        let inner = clone.inner.lock();
+        inner.dbufs.values().filter(|db| db.unread_clone().is_none()).count()
+    };
+    for _ in 0..2 {
+        read_all(&clone);
+        assert!(in_memory() <= 101, "{} blocks", in_memory());
+    }
+    let id = clone.id();
+    block_on(h.sync_open());
+    read_all(&clone);
+    block_on(h.reopen());
+    read_all(&block_on(h.objset.hold_wait(id)).unwrap());
+}

@@ -45,6 +45,8 @@ pub struct UserSpace {
 
 const OBJECTS: &str = "obj-";
 
+/// Charges owners with what a sync changed. An account that cannot be read or written is wrong from
+/// now on, the others are not: the first error is told when all are done.
 pub(super) async fn update(tx: &Tx, os: &Arc<Objset>, usage: &[Usage]) -> Result<()> {
     let flags = os.phys().flags;
     let mut sums: BTreeMap<(Quota, String), i64> = BTreeMap::new();
@@ -56,31 +58,35 @@ pub(super) async fn update(tx: &Tx, os: &Arc<Objset>, usage: &[Usage]) -> Result
             let Some(id) = id else { continue };
             // Of what was there before, only what the disk says is known.
             let n = sums.entry((kind, format!("{id:x}"))).or_default();
-            *n = n.wrapping_add(u.bytes);
+            *n = n.saturating_add(u.bytes);
             if flags & OBJSET_FLAG_USEROBJACCOUNTING_COMPLETE != 0 {
                 let n = sums.entry((kind, format!("{OBJECTS}{id:x}"))).or_default();
-                *n = n.wrapping_add(u.objects);
+                *n = n.saturating_add(u.objects);
             }
         }
     }
+    let mut result = Ok(());
     for ((kind, key), delta) in sums {
-        if delta == 0 {
-            continue;
+        if delta != 0 {
+            result = result.and(charge(tx, os, kind, &key, delta).await);
         }
-        let zap = match os.special(kind.object()) {
-            Some(dn) => Zap::new(&dn),
-            None => {
-                let spec = NewObject::new(DMU_OT_USERGROUP_USED, 512);
-                let dn = os
-                    .create_special(tx, kind.object(), spec)
-                    .ok_or_else(|| Error::inval("no such accounting object"))?;
-                crate::dmu::resident(|| Zap::init(&dn, tx, &CreateOpts::default())).await?;
-                Zap::new(&dn)
-            }
-        };
-        zap.bump(tx, &key, delta).await?;
     }
-    Ok(())
+    result
+}
+
+async fn charge(tx: &Tx, os: &Arc<Objset>, kind: Quota, key: &str, delta: i64) -> Result<()> {
+    let zap = match os.special(kind.object()) {
+        Some(dn) => Zap::new(&dn),
+        None => {
+            let spec = NewObject::new(DMU_OT_USERGROUP_USED, 512);
+            let dn = os
+                .create_special(tx, kind.object(), spec)
+                .ok_or_else(|| Error::inval("no such accounting object"))?;
+            crate::dmu::resident(|| Zap::init(&dn, tx, &CreateOpts::default())).await?;
+            Zap::new(&dn)
+        }
+    };
+    zap.bump(tx, key, delta).await
 }
 
 impl DslPool {
@@ -127,5 +133,54 @@ impl DslPool {
             if objects { account.objects = v } else { account.bytes = v }
         }
         Ok(all.into_values().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dmu::Owner;
+    use crate::dmu::testing::Harness;
+    use zilla_env::block_on;
+
+    const USERS: u64 = 3000;
+
+    fn usage(bytes: i64) -> Vec<Usage> {
+        let owner = |uid| Owner { uid, gid: 0, projid: None };
+        (0..USERS).map(|uid| Usage { owner: owner(uid), bytes, objects: 0 }).collect()
+    }
+
+    fn used(h: &Harness, uid: u64) -> Result<u64> {
+        let zap = Zap::new(&h.objset.special(ObjectId::USERUSED).unwrap());
+        block_on(zap.try_get_u64(&format!("{uid:x}"))).map(|n| n.unwrap_or(0))
+    }
+
+    /// Those whose accounts lie elsewhere are charged.
+    #[test]
+    fn a_damaged_leaf_leaves_the_other_accounts_alone() {
+        let mut h = Harness::new(2);
+        block_on(update(&h.tx(), &h.objset, &usage(1000))).unwrap();
+        block_on(h.sync_open());
+        let accounts = h.objset.special(ObjectId::USERUSED).unwrap();
+        let Ok(Some(leaf)) = accounts.block_pointer(accounts.maxblkid()) else { panic!("no leaves") };
+        h.store.set_unreadable(leaf.dva(0).offset, true);
+        block_on(h.reopen());
+        let told = block_on(update(&h.tx(), &h.objset, &usage(24)));
+        assert!(told.is_err());
+        let found: Vec<_> = (0..USERS).map(|uid| used(&h, uid)).collect();
+        let lost = found.iter().filter(|n| n.is_err()).count();
+        assert!((1..USERS as usize / 2).contains(&lost), "{lost}");
+        assert!(found.iter().flatten().all(|n| *n == 1024));
+        // What an account says at most and at least.
+        let (all, nobody) = ([i64::MAX; 3], -1 << 50);
+        let uid = (0..USERS).find(|uid| used(&h, *uid).is_ok()).unwrap();
+        let charge = |bytes| {
+            let of = Usage { owner: Owner { uid, gid: 0, projid: None }, bytes, objects: 0 };
+            block_on(update(&h.tx(), &h.objset, &[of])).unwrap();
+            used(&h, uid).unwrap()
+        };
+        assert_eq!(charge(nobody), 0);
+        all.into_iter().for_each(|bytes| _ = charge(bytes));
+        assert_eq!(used(&h, uid).unwrap(), u64::MAX);
     }
 }

@@ -558,7 +558,7 @@ impl Zap {
             return Ok(());
         }
         let old = self.lookup_u64(name)?;
-        match (old, old.unwrap_or(0).wrapping_add_signed(delta)) {
+        match (old, old.unwrap_or(0).saturating_add_signed(delta)) {
             (Some(_), 0) => self.remove(tx, name),
             (None, 0) => Ok(()),
             (_, v) => self.update_u64(tx, name, v),

@@ -99,11 +99,9 @@ pub(crate) fn encode(aces: &[Ace]) -> Vec<u8> {
 }
 
 /// `zfs_acl_phys`, the 88 bytes in an old znode: where an ACL too long for it lies, sizes, and up
-/// to six entries. An ACL that was external stays so in `old`'s object number only where its
-/// version keeps it; a trivial one is never external.
-pub(crate) fn legacy_phys(aces: &[Ace], fuids: bool, old: &[u8]) -> Vec<u8> {
+/// to six entries. A trivial one is never outside; who replaces one that was frees its object.
+pub(crate) fn legacy_phys(aces: &[Ace], fuids: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(88);
-    debug_assert!(old.is_empty() || old.len() == 88);
     out.extend_from_slice(&0u64.to_ne_bytes());
     if fuids {
         let data = encode(aces);
@@ -188,8 +186,8 @@ mod tests {
                 let aces = trivial(mode, dir);
                 assert!((3..=6).contains(&aces.len()));
                 assert_eq!(mode_of(0, &encode(&aces), 5, 6), u64::from(mode), "{mode:o}: {aces:?}");
-                assert_eq!(legacy_phys(&aces, true, &[]).len(), 88);
-                assert_eq!(legacy_phys(&aces, false, &[]).len(), 88);
+                assert_eq!(legacy_phys(&aces, true).len(), 88);
+                assert_eq!(legacy_phys(&aces, false).len(), 88);
             }
         }
     }

@@ -101,6 +101,12 @@ pub(crate) fn encode_rdev(rdev: u32) -> u64 {
 }
 
 impl Attrs {
+    /// Bytes of those that have no fixed length.
+    pub(crate) fn len(&self) -> usize {
+        let rest: usize = self.rest.iter().map(|(_, v)| v.len()).sum();
+        self.aces.len() + self.symlink.len() + self.dxattr.len() + rest
+    }
+
     pub(crate) fn is_dir(&self) -> bool {
         self.mode as u32 & S_IFMT == S_IFDIR
     }
@@ -314,8 +320,7 @@ impl Attrs {
     pub(crate) fn set_trivial_acl(&mut self, table: &SaTable, fuids: bool) {
         let trivial = acl::trivial(self.mode as u32, self.is_dir());
         if self.legacy {
-            let old = self.legacy_acl().unwrap_or_default().to_vec();
-            self.set_legacy_acl(acl::legacy_phys(&trivial, fuids, &old));
+            self.set_legacy_acl(acl::legacy_phys(&trivial, fuids));
         } else {
             self.aces = acl::encode(&trivial).into();
             self.ace_count = trivial.len() as u64;

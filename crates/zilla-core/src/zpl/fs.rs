@@ -177,7 +177,7 @@ pub struct Zfs {
     pub(super) queue: Mutex<()>,
     /// Quota objects of the master node, looked up once; [`Zfs::quotas_changed`] makes them be
     /// looked up again.
-    pub(super) quotas: Mutex<Option<super::quota::QuotaObjs>>,
+    pub(super) quotas: Mutex<super::quota::Known>,
 }
 
 impl Zfs {
@@ -269,7 +269,7 @@ impl Zfs {
             znodes,
             rename: Mutex::new(()),
             queue: Mutex::new(()),
-            quotas: Mutex::new(None),
+            quotas: Mutex::default(),
             master,
         })
     }

@@ -36,12 +36,22 @@ const USED: [ObjectId; 3] = [ObjectId::USERUSED, ObjectId::GROUPUSED, ObjectId::
 
 /// The ZAPs of quotas that are set.
 #[derive(Clone, Default)]
-pub(super) struct QuotaObjs([[Option<Zap>; 2]; 3]);
+pub(super) struct QuotaObjs(pub(super) [[Option<Zap>; 2]; 3]);
+
+/// What is known of them.
+#[derive(Default)]
+pub(super) struct Known {
+    objs: Option<QuotaObjs>,
+    /// How often somebody has set a quota: what was looked up meanwhile may lack it.
+    pub(super) changes: u64,
+}
 
 impl Zfs {
     /// Someone set a quota: look for the quota objects again.
     pub fn quotas_changed(&self) {
-        *self.quotas.lock() = None;
+        let mut known = self.quotas.lock();
+        known.objs = None;
+        known.changes += 1;
     }
 
     /// Sets the quota of a user, group or project; 0 takes it away. It counts at once, whatever the
@@ -86,10 +96,27 @@ impl Zfs {
         }
     }
 
-    fn quota_objs(&self) -> Now<QuotaObjs> {
-        if let Some(objs) = &*self.quotas.lock() {
-            return Ok(objs.clone());
+    pub(super) fn quota_objs(&self) -> Now<QuotaObjs> {
+        let changes = {
+            let known = self.quotas.lock();
+            if let Some(objs) = &known.objs {
+                return Ok(objs.clone());
+            }
+            known.changes
+        };
+        let objs = self.look_up_quota_objs()?;
+        self.remember_quota_objs(&objs, changes);
+        Ok(objs)
+    }
+
+    pub(super) fn remember_quota_objs(&self, objs: &QuotaObjs, changes: u64) {
+        let mut known = self.quotas.lock();
+        if known.changes == changes {
+            known.objs = Some(objs.clone());
         }
+    }
+
+    pub(super) fn look_up_quota_objs(&self) -> Now<QuotaObjs> {
         let mut objs = QuotaObjs::default();
         for (kinds, names) in objs.0.iter_mut().zip(NAMES) {
             for (slot, name) in kinds.iter_mut().zip(names) {
@@ -98,7 +125,6 @@ impl Zfs {
                 }
             }
         }
-        *self.quotas.lock() = Some(objs.clone());
         Ok(objs)
     }
 

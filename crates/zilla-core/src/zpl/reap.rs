@@ -6,10 +6,11 @@
 //! rest to the next mount. The end is one transaction: out of the queue, and the object with the
 //! blocks that are left.
 
+use super::attrs::Attrs;
 use super::fs::Zfs;
 use super::znode::{Locked, State, Znode};
 use super::{PFLAG_XATTR, acl, dirent_obj};
-use crate::dmu::{Now, PART, Stop, count, resident};
+use crate::dmu::{Dnode, Now, PART, Stop, count, resident};
 use crate::error::{Errno, Result};
 use crate::txg::Tx;
 use crate::types::ObjectId;
@@ -98,6 +99,18 @@ impl Zfs {
         Ok(true)
     }
 
+    /// The object that holds an old file's ACL, if it is outside, to be freed with the file or when
+    /// it gets another ACL.
+    pub(super) fn extern_acl(&self, tx: &Tx, attrs: &Attrs) -> Now<Option<Arc<Dnode>>> {
+        let id = attrs.legacy_acl().map_or(0, acl::legacy_extern);
+        if id == 0 {
+            return Ok(None);
+        }
+        let dn = self.objset.hold(ObjectId(id))?;
+        dn.in_order(tx)?;
+        Ok(Some(dn))
+    }
+
     /// Frees the file, or what is left of it; false if someone has come to use it again.
     fn reap_now(&self, tx: &Tx, id: u64, xattr_obj: u64, begun: bool) -> Now<bool> {
         let zn = self.znode(id)?;
@@ -110,17 +123,13 @@ impl Zfs {
         if !self.is_ours(&zn, state, begun) {
             return Ok(false);
         }
-        let extern_acl = state.attrs.legacy_acl().map_or(0, acl::legacy_extern);
-        let acl_obj = if extern_acl == 0 { None } else { Some(self.objset.hold(ObjectId(extern_acl))?) };
+        let acl_obj = self.extern_acl(tx, &state.attrs)?;
         let plan = match &xattr_dir {
             Some(x) => Some(self.plan(tx, x, locked.get(x), |a| a.links = 0)?),
             None => None,
         };
         self.space.admit(tx, 0, true)?;
         zn.dnode().in_order(tx)?;
-        if let Some(dn) = &acl_obj {
-            dn.in_order(tx)?;
-        }
         let _queue = match &xattr_dir {
             Some(_) => self.enqueue(tx, xattr_obj)?,
             None => self.queue.lock(),

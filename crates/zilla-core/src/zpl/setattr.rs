@@ -166,6 +166,8 @@ impl Zfs {
         let (uid, gid, projid) = (attrs.uid, attrs.gid, attrs.projid);
         let has_projid = set.projid.is_some();
         let keeps_xattrs = Arc::ptr_eq(&attrs.dxattr, &state.attrs.dxattr);
+        // The ACL of the mode has room in the file itself.
+        let freed_acl = if set.mode.is_some() { self.extern_acl(tx, &state.attrs)? } else { None };
         let plan = self.pack(tx, zn, attrs)?;
         let x_plan = match xattr_dir {
             Some(x) => Some((
@@ -187,9 +189,12 @@ impl Zfs {
         let state = locked.get_mut(zn);
         let mode = state.attrs.mode;
         plan.apply(tx, zn, state);
+        if let Some(acl) = freed_acl {
+            self.objset.free(tx, &acl);
+        }
         self.log_changes(tx, zn.id(), &state.attrs, mode, set, keeps_xattrs)?;
         if !keeps_xattrs {
-            state.xattrs = None;
+            state.set_xattrs(None);
         }
         let attr = self.attr_of(zn, state);
         if let Some((x, plan)) = x_plan {

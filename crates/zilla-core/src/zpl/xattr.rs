@@ -91,11 +91,13 @@ impl Zfs {
         if state.gone {
             return Err(stale(zn.id()));
         }
-        if let Some(list) = &state.xattrs {
+        if let Some(list) = state.xattrs() {
             return Ok(list.clone());
         }
         let list = Arc::new(unpack(&state.attrs.dxattr)?);
-        state.xattrs = Some(list.clone());
+        state.set_xattrs(Some(list.clone()));
+        drop(state);
+        self.objset.make_room();
         Ok(list)
     }
 
@@ -338,7 +340,7 @@ impl Zfs {
                 self.log_setattr(tx, zn.id(), &state.attrs, super::log::ATTR_MODE, None);
             }
         }
-        state.xattrs = Some(Arc::new(list));
+        state.set_xattrs(Some(Arc::new(list)));
         tx.dirtied(value.map_or(0, <[u8]>::len) as u64 + 512);
         Ok(())
     }
@@ -358,7 +360,7 @@ impl Zfs {
         if state.attrs.pflags & ZFS_IMMUTABLE != 0 && !self.is_replaying() {
             return Err(Error::os(Errno::Perm, "the file is immutable").into());
         }
-        let mut list = match &state.xattrs {
+        let mut list = match state.xattrs() {
             Some(l) => NvList::clone(l),
             None => unpack(&state.attrs.dxattr)?,
         };

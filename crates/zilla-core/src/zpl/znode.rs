@@ -10,7 +10,7 @@ use super::fs::{Atime, Zfs};
 use super::sa::Packed;
 use super::types::{Attr, S_IFREG, Time};
 use super::{ZFS_ARCHIVE, ZFS_AV_MODIFIED, ZPL_VERSION_FUID};
-use crate::dmu::objects::Table;
+use crate::dmu::objects::{Extra, Table};
 use crate::dmu::{Dnode, Now, Zfetch, resident};
 use crate::error::{Error, Result};
 use crate::txg::Tx;
@@ -35,7 +35,8 @@ pub struct Znode {
 pub(super) struct State {
     pub(super) attrs: Attrs,
     /// The extended attributes in `attrs.dxattr`, once they were looked at.
-    pub(super) xattrs: Option<Arc<NvList>>,
+    xattrs: Option<Arc<NvList>>,
+    extra: Extra,
     /// The access time in memory is newer than the one on disk.
     pub(super) atime_dirty: bool,
     /// The object is being freed.
@@ -46,18 +47,35 @@ pub(super) struct State {
 
 impl Znode {
     pub(super) fn new(dnode: Arc<Dnode>, attrs: Attrs) -> Arc<Znode> {
-        Arc::new(Znode {
-            id: dnode.id().0,
-            dnode,
-            state: Mutex::new(State { attrs, xattrs: None, atime_dirty: false, gone: false, unnamed: false }),
-            zfetch: Zfetch::default(),
-        })
+        let extra = Extra::new(dnode.shared.cache.clone());
+        let mut state = State { attrs, xattrs: None, extra, atime_dirty: false, gone: false, unnamed: false };
+        state.recount();
+        let (id, state) = (dnode.id().0, Mutex::new(state));
+        Arc::new(Znode { id, dnode, state, zfetch: Zfetch::default() })
     }
     pub fn id(&self) -> u64 {
         self.id
     }
     pub(super) fn dnode(&self) -> &Arc<Dnode> {
         &self.dnode
+    }
+}
+
+impl State {
+    pub(super) fn xattrs(&self) -> Option<&Arc<NvList>> {
+        self.xattrs.as_ref()
+    }
+
+    pub(super) fn set_xattrs(&mut self, list: Option<Arc<NvList>>) {
+        self.xattrs = list;
+        self.recount();
+    }
+
+    /// Counts what the file has in memory.
+    fn recount(&mut self) {
+        // (An unpacked list takes more than what it is packed as.)
+        let list = if self.xattrs.is_some() { 2 * self.attrs.dxattr.len() } else { 0 };
+        self.extra.set((self.attrs.len() + list) as u64);
     }
 }
 
@@ -242,8 +260,12 @@ impl Plan {
         if self.packed.spill.is_some() || had_spill {
             zn.dnode.set_spill(tx, self.packed.spill.map(Into::into));
         }
+        let before = state.extra.bytes();
         state.attrs = self.attrs;
         state.atime_dirty = false;
+        state.recount();
+        // It cannot go before it is synced.
+        tx.holds(state.extra.bytes().saturating_sub(before));
     }
 }
 
@@ -285,6 +307,7 @@ impl Zfs {
             let dnode = self.objset.hold(ObjectId(id))?;
             let attrs = Attrs::load(&self.sa, &dnode)?;
             if let Some(zn) = self.znodes.insert(Znode::new(dnode, attrs), Some(left)) {
+                zn.dnode.spill_used();
                 return Ok(zn);
             }
         }
@@ -395,7 +418,8 @@ impl Zfs {
         drop(state);
         let mut atimes = self.znodes.atimes.lock();
         atimes.ids.insert(zn.id);
-        let many = atimes.ids.len() >= atimes.failed + ATIMES && !atimes.flushing;
+        let most = if zn.dnode.shared.cache.objects.is_full() { ATIMES / 64 } else { ATIMES };
+        let many = atimes.ids.len() >= atimes.failed + most && !atimes.flushing;
         if let Some(zfs) = self.myself.get().filter(|_| many).and_then(Weak::upgrade) {
             atimes.flushing = true;
             drop(atimes);

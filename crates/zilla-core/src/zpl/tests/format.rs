@@ -3,11 +3,11 @@
 use super::super::xattr::stored_names;
 use super::super::*;
 use super::world::{CRED, World};
-use crate::dmu::{Owner, resident};
+use crate::dmu::{NewObject, Owner, resident};
 use crate::types::ObjectId;
 use bytes::Bytes;
 use zilla_env::block_on;
-use zilla_ondisk::object_type::{DMU_OT_SA, DMU_OT_ZNODE};
+use zilla_ondisk::object_type::{DMU_OT_ACL, DMU_OT_SA, DMU_OT_ZNODE};
 
 fn file(w: &World, name: &[u8], mode: u32) -> u64 {
     block_on(w.zfs.create(w.zfs.root(), name, NewFile::new(mode, CRED))).unwrap().0.id()
@@ -57,6 +57,36 @@ fn an_old_file_has_a_znode_of_264_bytes() {
     let bonus = dn.bonus();
     assert_eq!((dn.bonus_type(), bonus.len()), (DMU_OT_ZNODE, 264));
     assert_eq!(owner_of(DMU_OT_ZNODE, &bonus), Some(Owner { uid: 1000, gid: 100, projid: Some(0) }));
+}
+
+/// A long ACL of an old file lies in an object of its own, which goes when a chmod replaces the ACL.
+#[test]
+fn an_old_file_that_gets_another_acl_leaves_none_behind() {
+    let mut w = World::new(4, FsProps::default());
+    let id = file(&w, b"f", S_IFREG | 0o600);
+    let outside = block_on(w.zfs.change(|tx| {
+        let zn = w.zfs.znode(id)?;
+        let mut state = zn.state.lock();
+        let acl = w.objset.alloc(tx, NewObject::new(DMU_OT_ACL, 512))?;
+        let plan = w.zfs.plan(tx, &zn, &state, |a| {
+            let mut phys = a.legacy_acl().unwrap().to_vec();
+            phys[..8].copy_from_slice(&acl.id().0.to_ne_bytes());
+            a.set_legacy_acl(phys);
+        })?;
+        plan.apply(tx, &zn, &mut state);
+        Ok(acl.id())
+    }))
+    .unwrap();
+    w.sync();
+    w.crash();
+    assert!(w.objects().contains(&outside.0));
+    block_on(w.zfs.setattr(id, SetAttr { mode: Some(0o640), ..SetAttr::default() })).unwrap();
+    w.sync();
+    assert!(!w.objects().contains(&outside.0), "nothing leads to it any more");
+    w.crash();
+    assert_eq!(block_on(w.zfs.getattr(id)).unwrap().mode & 0o777, 0o640);
+    block_on(w.zfs.unlink(w.zfs.root(), b"f")).unwrap();
+    w.sync();
 }
 
 #[test]

@@ -5,6 +5,8 @@ use super::super::znode::Znode;
 use super::super::*;
 use super::world::{CRED, World};
 use crate::dmu::objects::Table;
+use crate::dmu::resident;
+use crate::dsl::Quota;
 use crate::error::Errno;
 use crate::types::ObjectId;
 use std::time::{Duration, Instant};
@@ -84,11 +86,68 @@ fn attributes_that_were_read_before_a_change_are_read_again() {
     w.zfs.forget_all();
     let left = w.zfs.znodes.find(id).unwrap_err();
     let dnode = block_on(w.objset.hold_wait(ObjectId(id))).unwrap();
-    let attrs = block_on(crate::dmu::resident(|| Attrs::load(&w.zfs.sa, &dnode))).unwrap();
+    let attrs = block_on(resident(|| Attrs::load(&w.zfs.sa, &dnode))).unwrap();
     let set = SetAttr { size: Some(5000), ..SetAttr::default() };
     block_on(w.zfs.setattr(id, set)).unwrap();
     trim(&w);
     assert!(w.zfs.znodes.find(id).is_err(), "it is not in the table");
     assert!(w.zfs.znodes.insert(Znode::new(dnode, attrs), Some(left)).is_none());
     assert_eq!(block_on(w.zfs.getattr(id)).unwrap().size, 5000);
+}
+
+/// Any writer may give files extended attributes of 64 KiB each.
+#[test]
+fn files_with_large_attributes_count_for_what_they_take() {
+    /// Larger ones do not go beside the other attributes.
+    const VALUE: usize = 30 << 10;
+    let mut w = World::new(5, FsProps { xattr_sa: true, ..FsProps::default() });
+    let cache = w.cache.clone();
+    let objects = &cache.objects;
+    objects.set_limit(1 << 10);
+    let [_, limit] = objects.bytes();
+    let ids: Vec<u64> = (0..200).map(|n| make(&w, &format!("f{n}"))).collect();
+    w.sync();
+    let [before, _] = objects.bytes();
+    let set = |w: &World, id: u64, value: &[u8]| {
+        for name in [b"user.x", b"user.y"] {
+            block_on(w.zfs.setxattr(id, name, value, XattrMode::Any)).unwrap();
+        }
+    };
+    set(&w, ids[0], &[1; VALUE]);
+    let [after, _] = objects.bytes();
+    assert!(after - before >= 4 * VALUE as u64, "the spill block and what the file knows of it");
+    for (n, id) in ids.iter().enumerate() {
+        set(&w, *id, &[n as u8; VALUE]);
+        if n % 5 == 4 {
+            w.sync();
+        }
+        let [used, _] = objects.bytes();
+        assert!(used < 2 * limit, "{used} of {limit} bytes after {n} files");
+    }
+    w.sync();
+    for _ in 0..2 {
+        for (n, id) in ids.iter().enumerate() {
+            let value = block_on(w.zfs.getxattr(*id, b"user.y")).unwrap();
+            assert_eq!(value, vec![n as u8; VALUE]);
+            let [used, _] = objects.bytes();
+            assert!(used < 3 * limit / 2, "{used} of {limit} bytes after {n} files");
+        }
+        w.crash();
+    }
+    // What is not there is not counted.
+    trim(&w);
+    let ([used, _], live) = (objects.bytes(), objects.live());
+    assert!(used < (live as u64 + 1) * (4 << 10), "{used} bytes of {live} objects");
+}
+
+/// A writer has looked the quotas up when one is set.
+#[test]
+fn a_quota_that_is_set_during_a_lookup_counts() {
+    let w = World::new(5, FsProps::default());
+    let changes = w.zfs.quotas.lock().changes;
+    let old = block_on(resident(|| w.zfs.look_up_quota_objs())).unwrap();
+    block_on(w.zfs.set_quota(Quota::User, false, 1000, 1 << 20)).unwrap();
+    w.zfs.remember_quota_objs(&old, changes);
+    let found = block_on(resident(|| w.zfs.quota_objs())).unwrap();
+    assert!(found.0[0][0].is_some(), "the quota is not found");
 }
