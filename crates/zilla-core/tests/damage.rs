@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use zilla_core::check::{CheckOpts, check_pool};
 use zilla_core::dsl::DslPool;
-use zilla_core::error::Result;
+use zilla_core::error::{Errno, Result};
 use zilla_core::spa::{CreateOpts, FailMode, Host, OpenOpts, Spa, discover};
 use zilla_core::txg::Tx;
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
@@ -433,6 +433,47 @@ fn one_bad_root_stops_neither_the_import_nor_other_file_systems() {
         assert!(spa.dsl.by_name("tank/bad").await.is_err());
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
+}
+
+/// A file system that cannot be read while the logs are claimed has a log whose blocks are others'
+/// from then on. Should it be readable again nobody uses that log, nor frees it.
+#[test]
+fn a_log_that_was_not_claimed_is_left_alone() {
+    let env = real_env(2);
+    let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let disk = dir.path().join("d0");
+    make(&env, VdevKind::File, std::slice::from_ref(&disk));
+    env.block_on(async {
+        let spa = import(&env, dir.path()).await;
+        let zfs = logged_fs(&env, &spa).await;
+        let new = NewFile::new(0o100644, Cred::default());
+        let id = zfs.create(zfs.root(), b"new", new).await.unwrap().0.id();
+        zfs.fsync(id).await.unwrap();
+        spa.sync().await.unwrap();
+        zfs.write(id, 0, &vec![1; 10_000].into(), false).await.unwrap();
+        zfs.fsync(id).await.unwrap();
+        let root = spa.dsl.by_name("tank").await.unwrap().phys().bp;
+        // As after a crash.
+        let disk = copy.path().join("d0");
+        std::fs::copy(dir.path().join("d0"), &disk).unwrap();
+        drop(zfs);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        let turn = || root.dvas().for_each(|dva| flip_at(&disk, dva.offset - 1000));
+        turn();
+        let spa = import(&env, copy.path()).await;
+        let ds = spa.dsl.by_name("tank").await.unwrap();
+        spa.dsl.open_log(&ds).await.map(drop).unwrap_err();
+        turn();
+        let e = spa.dsl.open_log(&ds).await.map(drop).unwrap_err();
+        assert!(e.is(Errno::Io) && e.to_string().contains("import it again"), "{e}");
+        drop(ds);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        let spa = import(&env, copy.path()).await;
+        drop(logged_fs(&env, &spa).await);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+    zdb_clean(dir.path(), "tank");
+    zdb_clean(copy.path(), "tank");
 }
 
 type Devices = Arc<Mutex<Vec<Weak<FaultyDevice>>>>;

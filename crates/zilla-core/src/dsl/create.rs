@@ -381,6 +381,12 @@ impl DslPool {
     #[crate::boxed]
     pub async fn open_log(&self, ds: &Arc<DslDataset>) -> Result<Arc<crate::zil::Zilog>> {
         let os = self.objset(ds).await?;
+        // Others may have the blocks of a log that was not claimed.
+        if ds.log_freed.load(Ordering::Relaxed) && !os.phys().zil_header.log.is_hole() {
+            let what = "its intent log could not be read when the pool was imported";
+            let what = format!("{}: {what}; export the pool and import it again", ds.name());
+            return Err(Error::os(Errno::Io, what));
+        }
         Ok(os.log_or(|| crate::zil::Zilog::new(&self.ctx, ds, os.store().clone())))
     }
 

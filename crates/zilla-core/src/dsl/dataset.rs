@@ -55,7 +55,7 @@ pub struct DslDataset {
     pub(super) gone: AtomicBool,
     /// The kind of its contents, once that is known; 0 until then.
     pub(super) os_type: AtomicU64,
-    /// Its intent log was freed, whatever the header says.
+    /// Its intent log was freed, or was not claimed, whatever the header says.
     pub(crate) log_freed: AtomicBool,
     /// The objset's root changed without any object of it.
     pub(super) rewrite_root: AtomicBool,

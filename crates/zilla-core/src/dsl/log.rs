@@ -40,6 +40,19 @@ impl DslPool {
         all.iter().filter_map(|ds| ds.open_objset()?.log().cloned()).collect()
     }
 
+    /// In syncing context, before a head and a clone exchange their contents: what is discarded
+    /// takes its log along. One that is in use is known here better than on the disk.
+    pub(super) async fn discard_log(&self, head: &DslDataset, clone: &DslDataset) {
+        let mut freed = head.log_freed.swap(false, Ordering::Relaxed);
+        if let Some(os) = head.open_objset()
+            && let Some(log) = os.log().filter(|l| l.is_started())
+        {
+            log.abandon(&os).await;
+            freed = true;
+        }
+        clone.log_freed.store(freed, Ordering::Relaxed);
+    }
+
     /// Frees a dataset's intent log: the chain's blocks, and data that records refer to and the
     /// objset does not.
     pub(super) async fn free_intent_log(&self, ds: &Arc<DslDataset>) -> Result<()> {

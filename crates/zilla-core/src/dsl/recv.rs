@@ -619,13 +619,7 @@ impl DslPool {
         for s in &later {
             self.destroy_snapshot_sync(tx, s, false).await?;
         }
-        if let Some(os) = head.open_objset()
-            && let Some(log) = os.log().filter(|l| l.is_started())
-        {
-            // What is discarded takes its log along, which is known here better than on the disk.
-            log.abandon(&os).await;
-            t.ds.log_freed.store(true, Ordering::Relaxed);
-        }
+        self.discard_log(head, &t.ds).await;
         self.clone_swap(tx, &t.ds, head, &origin).await?;
         self.destroy_head_sync(tx, &t.ds).await?;
         self.set_receivable(tx, head, &o.settings).await

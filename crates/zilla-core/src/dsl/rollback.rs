@@ -76,13 +76,7 @@ impl DslPool {
         // The clone's contents are the snapshot's; its root is read for its log's header.
         self.objset(&prev).await?;
         let clone = self.create_dataset_sync(tx, &ds.dir(), "%rollback", Some(&prev), 0).await?;
-        if let Some(os) = ds.open_objset()
-            && let Some(log) = os.log().filter(|l| l.is_started())
-        {
-            // What is discarded takes its log along, which is known here better than on the disk.
-            log.abandon(&os).await;
-            clone.log_freed.store(true, Ordering::Relaxed);
-        }
+        self.discard_log(&ds, &clone).await;
         self.clone_swap(tx, &clone, &ds, &prev).await?;
         self.zero_zil(&ds).await?;
         self.destroy_head_sync(tx, &clone).await
