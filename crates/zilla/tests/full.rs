@@ -275,6 +275,11 @@ fn removing_what_a_snapshot_holds_does_not_take_the_pools_last_room() {
     empty_a_full_pool(false, 512, 400 << 20);
 }
 
+#[test]
+fn a_full_pool_of_small_deduplicated_blocks_gives_them_back() {
+    empty_a_full_pool(true, 4096, 300 << 20);
+}
+
 async fn fill(fs: &Filesystem, record: u64, seed: u64) -> Errno {
     fill_but(fs, record, seed, 0).await.unwrap()
 }

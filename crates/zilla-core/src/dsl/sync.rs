@@ -21,6 +21,8 @@ use zilla_ondisk::object_type;
 
 /// So many blocks of what was destroyed are freed in a txg however full the pool is.
 const LEAST_BATCH: u64 = 1000;
+/// The same in a pool that has deduplicated blocks.
+const LEAST_DEDUP_BATCH: u64 = 100;
 
 /// Whether what is held of a dataset may be tried again in a txg. A snapshot of this txg has the
 /// blocks that would be written again in their places.
@@ -354,9 +356,11 @@ impl DslPool {
     pub fn frees_at_once(&self, most: u64) -> u64 {
         let (txgs, store) = (&self.ctx.txgs, &self.ctx.store);
         let fits = |n: u64| store.has_room(txgs.worst_of_frees(n), Leave::Eighth);
+        // Each of them may change a block of the deduplication tables.
+        let least = if txgs.worst_of_dedup(1) > 0 { LEAST_DEDUP_BATCH } else { LEAST_BATCH };
         let mut batch = most;
-        while batch > LEAST_BATCH && !fits(batch) {
-            batch = (batch / 2).max(LEAST_BATCH);
+        while batch > least && !fits(batch) {
+            batch = (batch / 2).max(least);
         }
         batch
     }
