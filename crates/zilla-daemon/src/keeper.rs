@@ -227,6 +227,19 @@ impl Keeper {
 
     fn attach(&mut self, name: &str, file: String, readonly: bool, scan: bool) -> Result<String, String> {
         check_name(name)?;
+        // The daemon asks again where it did not wait for the answer.
+        if let Some(kept) = self.kept.get(name).filter(|k| k.is_attached()) {
+            let same = (&kept.again, kept.readonly, kept.scan) == (&file, readonly, scan);
+            // One that was to go may lie on a volume that is gone.
+            if same && !kept.leaves {
+                // The file may have got another size since.
+                losetup(&["--set-capacity", &kept.device.to_string_lossy()])?;
+                return Ok(format!("ok {}", kept.device.display()));
+            }
+            if !kept.detach() {
+                return Err(format!("'{}' is in use", kept.device.display()));
+            }
+        }
         let mut args = vec!["--find", "--show", "--direct-io=on"];
         args.extend(scan.then_some("--partscan"));
         args.extend(readonly.then_some("--read-only"));

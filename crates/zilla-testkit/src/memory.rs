@@ -28,6 +28,7 @@ pub struct MemStore {
     blocks: Mutex<HashMap<u64, Bytes>>,
     unreadable: Mutex<HashSet<u64>>,
     away: Mutex<HashSet<u64>>,
+    uncountable: Mutex<HashSet<u64>>,
     next: AtomicU64,
     /// Whether nothing more is to be dirtied.
     pub full: AtomicBool,
@@ -63,6 +64,11 @@ impl MemStore {
         } else {
             all.remove(&offset)
         };
+    }
+
+    /// That a block is cloned cannot be counted from now on.
+    pub fn set_uncountable(&self, offset: u64) {
+        self.uncountable.lock().insert(offset);
     }
 
     /// The devices that have a block go away.
@@ -113,6 +119,12 @@ impl BlockStore for MemStore {
             }
             found.ok_or_else(|| Error::corrupt(Some(bookmark), "memory", "no such block"))
         })
+    }
+
+    fn check_counts<'a>(&'a self, bp: &'a BlkPtr) -> BoxFuture<'a, Result<()>> {
+        let damaged = self.uncountable.lock().contains(&bp.dva(0).offset);
+        let checked = if damaged { Err(Error::corrupt(None, "memory", "no count")) } else { Ok(()) };
+        Box::pin(std::future::ready(checked))
     }
 
     fn read_ahead(&self, bp: BlkPtr, bookmark: Bookmark, prio: Priority) -> BoxFuture<'_, Result<Bytes>> {

@@ -54,6 +54,9 @@ impl Space for DatasetSpace {
     fn hold_room(&self, tx: &Tx, space: u64, leave: Leave) -> Result<()> {
         self.dsl.hold_room(tx, space, leave)
     }
+    fn frees_at_once(&self, most: u64) -> u64 {
+        self.dsl.frees_at_once(most)
+    }
     fn has_feature(&self, name: &'static str) -> bool {
         self.dsl.feature_enabled(name)
     }

@@ -191,9 +191,108 @@ fn stress(size: u64, record: u64, seed: u64, time: Duration) {
     zdb_clean(dir.path(), "full");
 }
 
+async fn snapshot(spa: &Arc<Spa>, name: &'static str) {
+    let names = [name.to_owned()];
+    task(spa, move |d, tx| Box::pin(async move { d.snapshot(&tx, &names).await.map(drop) })).await.unwrap();
+}
+
+/// Removes all from a full pool. What a snapshot holds gives nothing back and makes lists longer:
+/// that may be refused, but only before the pool has no room left for itself, and works when the
+/// snapshot is gone. Without one nothing is refused.
+fn empty_a_full_pool(dedup: bool, record: u64, size: u64) {
+    let dir = tempfile::tempdir().unwrap();
+    let env = real_env(2);
+    env.block_on(Box::pin(async {
+        let opts = CreateOpts {
+            name: "full".into(),
+            host: Host { id: 0x1234, name: "host".into() },
+            comment: None,
+            owner: (0, 0),
+            features: None,
+            dbuf_cache: 64 << 20,
+            arc_max: 128 << 20,
+        };
+        let mut spec = pool_on(dir.path(), size, false);
+        spec.tops[0].ashift = Some(9);
+        let spa = Spa::create(&env, &spec, opts).await.unwrap();
+        task(&spa, move |dsl, tx| {
+            Box::pin(async move {
+                let ds = dsl.by_name("full").await?;
+                let mut props = vec![("recordsize".to_owned(), Setting::Local(Value::u64(record)))];
+                if dedup {
+                    props.push(("dedup".to_owned(), Setting::Local(Value::u64(1))));
+                }
+                dsl.set_props(&tx, &ds, &props).await
+            })
+        })
+        .await
+        .unwrap();
+        let fs = zilla::engine::open_filesystem(&env, &spa.dsl, "full", false).await.unwrap();
+        if !dedup {
+            assert_eq!(fill_but(&fs, record, 7, size / 16).await, None);
+            snapshot(&spa, "full@s").await;
+        }
+        assert_eq!(fill(&fs, record, 7).await, Errno::NoSpc);
+        let mut refused = 0;
+        for name in names(&fs, fs.root()).await {
+            match fs.unlink(fs.root(), &name).await {
+                Err(e) if e.is(Errno::NoSpc) && !dedup => refused += 1,
+                done => done.unwrap(),
+            }
+        }
+        for _ in 0..4 {
+            spa.sync().await.unwrap();
+        }
+        assert!(spa.suspended().is_none());
+        eprintln!("{refused} removals were refused");
+        if !dedup {
+            let snaps = ["full@s".to_owned()];
+            task(&spa, move |d, tx| Box::pin(async move { d.destroy_snapshots(&tx, &snaps, false).await }))
+                .await
+                .unwrap();
+        }
+        let mut used = u64::MAX;
+        for _ in 0..600 {
+            spa.sync().await.unwrap();
+            for name in names(&fs, fs.root()).await {
+                let _ = fs.unlink(fs.root(), &name).await;
+            }
+            used = spa.dsl.root_dir().phys().used_bytes;
+            if used < spa.dsl.pool_space().dspace / 8 {
+                break;
+            }
+            env.sleep(Duration::from_millis(20)).await;
+        }
+        assert!(used < spa.dsl.pool_space().dspace / 8, "{used} bytes are in use after all was removed");
+        drop(fs);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    }));
+    zdb_clean(dir.path(), "full");
+}
+
+#[test]
+fn removing_what_a_snapshot_holds_does_not_take_the_pools_last_room() {
+    empty_a_full_pool(false, 512, 400 << 20);
+}
+
+#[test]
+fn a_full_pool_of_small_deduplicated_blocks_gives_them_back() {
+    empty_a_full_pool(true, 4096, 300 << 20);
+}
+
 async fn fill(fs: &Filesystem, record: u64, seed: u64) -> Errno {
-    let data = Random(seed).bytes((record as usize).clamp(1 << 20, 16 << 20));
-    for n in 0.. {
+    fill_but(fs, record, seed, 0).await.unwrap()
+}
+
+/// Writes further files until no more than `leave` bytes are free; None, or what it ended with
+/// before.
+async fn fill_but(fs: &Filesystem, record: u64, seed: u64, leave: u64) -> Option<Errno> {
+    let first = names(fs, fs.root()).await.len() as u64;
+    for n in first.. {
+        if leave > 0 && fs.statfs().bytes_free <= leave {
+            return None;
+        }
+        let data = Random(seed + n).bytes((record as usize).clamp(1 << 20, 16 << 20));
         let name = format!("fill{n}");
         let new = NewFile::new(S_IFREG | 0o644, Cred::default());
         let wrote = match fs.create(fs.root(), name.as_bytes(), new).await {
@@ -201,7 +300,7 @@ async fn fill(fs: &Filesystem, record: u64, seed: u64) -> Errno {
             Err(e) => Err(e),
         };
         if let Err(e) = wrote {
-            return e.errno();
+            return Some(e.errno());
         }
     }
     unreachable!("no limit")

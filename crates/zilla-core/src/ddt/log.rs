@@ -274,10 +274,14 @@ impl Logs {
         !self.flushing.entries.is_empty() || self.flushing.length > 0 || self.is_due(tx)
     }
 
-    /// The entries whose turn it is to go to the ZAPs, in order.
-    pub fn take_some(&mut self) -> Vec<(Key, DdtLogged)> {
-        // So the logs change places about every eighth txg, whatever comes.
-        let n = MIN_FLUSH.max(self.active.entries.len() / 4);
+    /// How many entries' turn it is to go to the ZAPs. So the logs change places about every eighth
+    /// txg, whatever comes.
+    pub fn due(&self) -> usize {
+        MIN_FLUSH.max(self.active.entries.len() / 4).min(self.flushing.entries.len())
+    }
+
+    /// So many entries that are to go to the ZAPs, in order.
+    pub fn take_some(&mut self, n: usize) -> Vec<(Key, DdtLogged)> {
         let some: Vec<_> = std::iter::from_fn(|| self.flushing.entries.pop_first()).take(n).collect();
         self.fresh -= some.iter().filter(|(_, logged)| is_fresh(logged)).count() as u64;
         some

@@ -53,7 +53,7 @@ pub use table::DedupStats;
 use crate::error::{Error, Result};
 use crate::pool::PoolCtx;
 use crate::zap::Zap;
-use crate::zio::{Claim, DedupTables, Zio};
+use crate::zio::{Claim, DedupTables, Leave, Zio};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use live::Live;
@@ -126,6 +126,22 @@ impl Ddt {
     /// Whether any block was ever deduplicated.
     pub(crate) fn is_used(&self) -> bool {
         self.statistics.load(Ordering::Relaxed) != 0
+    }
+
+    /// Blocks of all tables.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.tables.iter().map(Table::blocks).fold(0, u64::saturating_add)
+    }
+
+    /// How many of so many entries may be changed in one txg: there must be room for the blocks they
+    /// are in.
+    fn at_once(&self, most: usize) -> usize {
+        let (txgs, store) = (&self.ctx.txgs, &self.ctx.store);
+        let mut n = most;
+        while n > 1 && !store.has_room(txgs.worst_of_dedup(n as u64), Leave::Task) {
+            n /= 2;
+        }
+        n
     }
 
     /// What deduplication saves.

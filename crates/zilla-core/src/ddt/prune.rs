@@ -127,7 +127,9 @@ impl Ddt {
                         }
                     })
                     .await?;
-                let (ddt, full) = (self.clone(), keys.len() == A_TXG);
+                let fit = self.at_once(keys.len());
+                let (ddt, full) = (self.clone(), keys.len() == A_TXG || fit < keys.len());
+                keys.truncate(fit);
                 if keys.is_empty() {
                     break;
                 }

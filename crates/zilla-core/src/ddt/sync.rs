@@ -243,7 +243,8 @@ impl<'a> Pass<'a> {
     /// Puts the entries whose turn it is from the flushing log into the ZAPs. Those whose place
     /// there cannot be read go into the active log again: they stay where they are found.
     async fn flush(&mut self) -> Result<()> {
-        let some = self.table.state.lock().logs.take_some();
+        let due = self.table.state.lock().logs.due();
+        let some = self.table.state.lock().logs.take_some(self.ddt.at_once(due));
         let last = some.last().map(|(key, _)| *key);
         let mut unread = Vec::new();
         for (key, mut logged) in some {

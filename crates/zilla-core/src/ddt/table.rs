@@ -179,6 +179,12 @@ impl Table {
         st.logs.fresh().saturating_mul(each)
     }
 
+    /// Blocks of the ZAPs.
+    pub fn blocks(&self) -> u64 {
+        let of = |zap: &Zap| zap.dnode().maxblkid().saturating_add(1);
+        self.state.lock().zaps.iter().flatten().map(of).fold(0, u64::saturating_add)
+    }
+
     pub fn stats(&self) -> DedupStats {
         let st = self.state.lock();
         let mut sum = st.logs.histogram.clone();

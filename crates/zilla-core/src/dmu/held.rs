@@ -15,6 +15,10 @@
 //!   be freed twice.
 //! - A *postponed* object is synced with the next txg.
 //!
+//! A clone that the pool cannot count, as what it knows of its block is damaged, becomes a copy in
+//! the sync that would point to the block. What is copied so of one objset in one sync is at most
+//! [`MAX_COPIED`]; beyond it clones are held.
+//!
 //! A cloned block that is held, or is a postponed object's, is read by the sync that cannot point
 //! to it. Later it may be gone: only that sync counts the pointer among those that keep the block,
 //! and what the block's owner does is not known here. From then on its bytes are held, as if they
@@ -49,6 +53,8 @@ use zilla_ondisk::zil::LR_WRITE_SIZE;
 
 /// Bytes of one objset that are held in memory at most.
 const MAX_HELD: usize = 8 << 20;
+/// Bytes of cloned blocks of one objset that a sync has in memory at most to write copies.
+const MAX_COPIED: usize = 64 << 20;
 /// Bytes of log records, headers and all, that say what is held of one objset: twice as much, as
 /// many small ranges have many headers.
 const MAX_KEPT: usize = 2 * MAX_HELD;
@@ -118,6 +124,8 @@ pub(crate) struct Holders {
     /// dnodes' locks.
     dnodes: Mutex<Vec<Arc<Dnode>>>,
     bytes: AtomicUsize,
+    /// Bytes of clones that this sync writes as copies.
+    copied: AtomicUsize,
     tried: Mutex<Duration>,
 }
 
@@ -127,8 +135,9 @@ impl Holders {
         self.dnodes.lock().clear();
     }
 
-    /// In syncing context: whoever holds nothing any more is let go of.
+    /// At the end of a sync: whoever holds nothing any more is let go of.
     pub(super) fn prune(&self) {
+        self.copied.store(0, Ordering::Relaxed);
         let over = |dn: &Arc<Dnode>| dn.inner.lock().held.is_empty();
         let gone: Vec<_> = self.all().into_iter().filter(over).collect();
         if !gone.is_empty() {
@@ -204,6 +213,21 @@ impl Dnode {
             tracing::warn!(objset, %object, blkid, error = %why, "a changed block is held: it cannot be written");
         } else {
             tracing::error!(objset, %object, blkid, error = %why, "a changed block is lost: it cannot be held");
+        }
+    }
+
+    /// Gives the layer of `txg` the bytes of the cloned block that it is, to be written.
+    pub(super) async fn copy_clone(self: &Arc<Self>, blkid: u64, txg: Txg, why: Error) -> Result<()> {
+        let bytes = self.blksz() as usize;
+        if self.shared.held.copied.fetch_add(bytes, Ordering::Relaxed) + bytes > MAX_COPIED {
+            return Err(why);
+        }
+        self.load_clone_of(blkid, txg).await?;
+        let (objset, object) = (self.shared.objset, self.id());
+        tracing::warn!(objset, %object, blkid, error = %why, "a cloned block is copied: it cannot be counted");
+        match self.inner.lock().dbuf(blkid).detach(txg) {
+            true => Ok(()),
+            false => Err(why),
         }
     }
 

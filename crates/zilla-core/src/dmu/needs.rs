@@ -218,7 +218,7 @@ mod tests {
         block_on(h.sync(txg));
         let free = |tables: u64| {
             let txgs = TxgState::new(zilla_env::real_env(1), Txg(h.txg.0 - 1));
-            txgs.set_tables(tables);
+            txgs.set_tables(tables, 0);
             let tx = block_on(txgs.assign()).unwrap();
             dn.free_range(&tx, 0, 900 * 4096);
             txgs.needed()

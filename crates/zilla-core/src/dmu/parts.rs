@@ -34,15 +34,21 @@ impl Inner {
 }
 
 impl Dnode {
-    /// Where the last part of the blocks `first..end` begins; None if they are all in one.
-    fn part(self: &Arc<Self>, first: u64, end: u64, unreadable: &BTreeSet<(u8, u64)>) -> Now<Option<u64>> {
+    /// Where the last part, of `most` blocks or so, of the blocks `first..end` begins; None if they
+    /// are all in one.
+    fn part(
+        self: &Arc<Self>,
+        (first, end): (u64, u64),
+        most: u64,
+        unreadable: &BTreeSet<(u8, u64)>,
+    ) -> Now<Option<u64>> {
         let inner = self.inner.lock();
         let end = end.min(inner.head.maxblkid.min(inner.phys.maxblkid).saturating_add(1));
         if inner.phys.nlevels < 2 || first >= end {
             return Ok(None);
         }
         let e = tree::epbs(inner.phys.indblkshift);
-        let most = (PART >> e).max(1);
+        let most = (most >> e).max(1);
         let (lowest, mut at, mut met) = (first >> e, (end - 1) >> e, 0);
         let empty = |level: u8, blkid: u64| {
             inner
@@ -75,15 +81,16 @@ impl Dnode {
         Ok((at == lowest && met == most).then_some((at + 1) << e))
     }
 
-    /// Where the last part of the bytes from `off` to `end` begins, at a block; None if they are
-    /// all in one. What cannot be read is passed over: who frees it finds that out.
+    /// Where the last part, of `most` blocks or so, of the bytes from `off` to `end` begins, at a
+    /// block; None if they are all in one. What cannot be read is passed over: who frees it finds
+    /// that out.
     #[crate::boxed]
-    pub(crate) async fn last_part(self: &Arc<Self>, off: u64, end: u64) -> Result<Option<u64>> {
+    pub(crate) async fn last_part(self: &Arc<Self>, off: u64, end: u64, most: u64) -> Result<Option<u64>> {
         let blksz = u64::from(self.blksz().max(1));
         let (first, end) = (off.div_ceil(blksz), end.div_ceil(blksz));
         let mut unreadable = BTreeSet::new();
         loop {
-            match self.part(first, end, &unreadable) {
+            match self.part((first, end), most, &unreadable) {
                 Ok(found) => return Ok(found.map(|b| b.saturating_mul(blksz))),
                 Err(Stop::Err(e)) => return Err(e),
                 Err(Stop::Need(need)) => {
@@ -104,14 +111,16 @@ impl Dnode {
 
     /// Frees what lies between two places but for one part, from the end on, and returns where that
     /// part ends. `free` frees from a place to another; each call's txg is synced before the next.
+    /// `most`: of how many blocks a part is.
     pub(crate) async fn all_but_a_part(
         self: &Arc<Self>,
         txgs: &Arc<TxgState>,
         (off, end): (u64, u64),
+        most: impl Fn() -> u64,
         mut free: impl FnMut(&Tx, u64, u64) -> Now<()>,
     ) -> Result<u64> {
         let mut end = end;
-        while let Some(at) = self.last_part(off, end).await?.filter(|at| *at > off && *at < end) {
+        while let Some(at) = self.last_part(off, end, most()).await?.filter(|at| *at > off && *at < end) {
             let change = in_tx(txgs, |tx| {
                 free(tx, at, end)?;
                 Ok(tx.txg())

@@ -9,14 +9,16 @@
 //! has blocks that nobody is charged for. So each transaction also holds room for the worst it can
 //! need ([`DslPool::hold_room`]), of what is free at the moment beside what is dirty. Where there
 //! is none it waits for what the txgs give back, and is refused when nothing is to come. What only
-//! frees waits too, but is never refused: alone in its txg it needs less than the part of the slop
-//! that is left for it.
+//! frees waits too, but is not refused: alone in its txg it needs less than the part of the slop
+//! that is left for it, and it gives space back. Where a snapshot or the checkpoint may hold what it
+//! kills it gives nothing back, and is refused as well, when next to nothing of the slop is left.
 
 use super::DslPool;
 use super::dataset::DslDataset;
 use super::dir::DslDir;
 use crate::error::{Errno, Error, Result};
 use crate::txg::{GANG_FACTOR, Tx};
+use crate::types::TXG_INITIAL;
 use crate::zio::Leave;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -103,9 +105,9 @@ impl DslPool {
     }
 
     /// Asks for room for `bytes` more in a transaction of `tx`, and notes them. `frees`: the
-    /// transaction will rather free space than use it, and is let through as long as that is
-    /// possible at all. EAGAIN: what open transactions may use at most would be too much; after the
-    /// next sync it is known what they did use.
+    /// transaction will rather free space than use it, and is let through as long as it does.
+    /// EAGAIN: what open transactions may use at most would be too much; after the next sync it is
+    /// known what they did use.
     pub fn reserve(&self, ds: &Arc<DslDataset>, tx: &Tx, bytes: u64, frees: bool) -> Result<()> {
         let dir = ds.dir();
         let refquota = ds.refquota.load(Ordering::Relaxed);
@@ -164,10 +166,16 @@ impl DslPool {
         match frees {
             false => self.hold_room(tx, space, Leave::Half),
             true => match self.hold_room(tx, space, Leave::Eighth) {
-                Err(e) if e.is(Errno::NoSpc) => Ok(()),
+                Err(e) if e.is(Errno::NoSpc) && !self.may_free_nothing(ds) => Ok(()),
                 held => held,
             },
         }
+    }
+
+    /// Whether blocks that are killed in a dataset may have others who hold them. Each of them only
+    /// makes a list longer then. (The snapshot that all datasets begin with holds nothing.)
+    fn may_free_nothing(&self, ds: &DslDataset) -> bool {
+        ds.phys().prev_snap_txg >= TXG_INITIAL.0 || self.feature_active("zpool_checkpoint")
     }
 
     /// Holds room for what `tx` may make its sync write, `space` bytes at worst, of what is free

@@ -20,7 +20,9 @@ use zilla_ondisk::dsl::{DD_USED_HEAD, DD_USED_REFRSRV, DD_USED_SNAP};
 use zilla_ondisk::object_type;
 
 /// So many blocks of what was destroyed are freed in a txg however full the pool is.
-const LEAST_BATCH: usize = 1000;
+const LEAST_BATCH: u64 = 1000;
+/// The same in a pool that has deduplicated blocks.
+const LEAST_DEDUP_BATCH: u64 = 100;
 
 /// Whether what is held of a dataset may be tried again in a txg. A snapshot of this txg has the
 /// blocks that would be written again in their places.
@@ -301,7 +303,7 @@ impl DslPool {
         }
         let before = self.freeing().await?;
         let most = usize::try_from(tunables::ASYNC_BLOCK_MAX_BLOCKS.get()).unwrap_or(usize::MAX).max(1);
-        let batch = self.batch(self.destroying.lock().batch.min(most));
+        let batch = self.frees_at_once(self.destroying.lock().batch.min(most) as u64) as usize;
         let lacks = (batch as u64).saturating_sub(freeing.bpobj.phys()?.num_blkptrs);
         if livelists
             && lacks > 0
@@ -350,13 +352,15 @@ impl DslPool {
     }
 
     /// How many of so many blocks may be freed in one txg. In a pool that is nearly full there must
-    /// be room for what that changes of the tables that count references.
-    fn batch(&self, most: usize) -> usize {
+    /// be room for what that changes of deadlists and of the tables that count references.
+    pub fn frees_at_once(&self, most: u64) -> u64 {
         let (txgs, store) = (&self.ctx.txgs, &self.ctx.store);
-        let fits = |n: usize| store.has_room(txgs.worst_of_frees(n as u64), Leave::Eighth);
+        let fits = |n: u64| store.has_room(txgs.worst_of_frees(n), Leave::Eighth);
+        // Each of them may change a block of the deduplication tables.
+        let least = if txgs.worst_of_dedup(1) > 0 { LEAST_DEDUP_BATCH } else { LEAST_BATCH };
         let mut batch = most;
-        while batch > LEAST_BATCH && !fits(batch) {
-            batch = (batch / 2).max(LEAST_BATCH);
+        while batch > least && !fits(batch) {
+            batch = (batch / 2).max(least);
         }
         batch
     }

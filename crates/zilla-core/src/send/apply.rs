@@ -280,7 +280,7 @@ impl Apply {
     /// Frees what lies between two places of an object but for one part; where that ends.
     async fn free_parts(&self, dn: &Arc<Dnode>, off: u64, end: u64) -> Result<u64> {
         let free = |tx: &Tx, at: u64, end: u64| self.free_now(tx, dn, at, end);
-        dn.all_but_a_part(&self.dsl.ctx().txgs, (off, end), free).await
+        dn.all_but_a_part(&self.dsl.ctx().txgs, (off, end), || self.dsl.frees_at_once(PART), free).await
     }
 
     pub(super) fn free_now(&self, tx: &Tx, dn: &Arc<Dnode>, at: u64, end: u64) -> Now<()> {

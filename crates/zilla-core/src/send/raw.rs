@@ -14,7 +14,7 @@
 use super::apply::{Apply, MAX_BYTES, has_spill_room};
 use super::frame::bad_stream;
 use crate::crypt::{RawBlock, Sealing};
-use crate::dmu::{Dnode, MetaShape, in_tx};
+use crate::dmu::{Dnode, MetaShape, PART, in_tx};
 use crate::dsl::{RawKey, compress_feature};
 use crate::error::{Errno, Error, Result};
 use crate::txg::Tx;
@@ -172,7 +172,8 @@ impl Apply {
         }
         let end = f.offset.saturating_add(f.length).min(MAX_BYTES);
         let free = |tx: &Tx, at: u64, end: u64| self.free_now(tx, &dn, at, end);
-        let end = dn.all_but_a_part(&self.dsl.ctx().txgs, (f.offset, end), free).await?;
+        let part = || self.dsl.frees_at_once(PART);
+        let end = dn.all_but_a_part(&self.dsl.ctx().txgs, (f.offset, end), part, free).await?;
         in_tx(&self.dsl.ctx().txgs, |tx| {
             free(tx, f.offset, end)?;
             // An object may end in a hole.

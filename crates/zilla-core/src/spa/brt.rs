@@ -10,7 +10,9 @@
 //!
 //! **Invariant.** An entry says how many blocks in trees and in lists of what is to be freed point
 //! to its block, less one. A reference is added by the sync that writes its pointer, before
-//! anything of that txg is freed; so a clone that is overwritten before is none.
+//! anything of that txg is freed; so a clone that is overwritten before is none. Where the entry
+//! cannot be read a reference cannot be added: that sync writes a copy instead of the pointer
+//! ([`References`]).
 //!
 //! **Crash.** The table is part of the MOS and changes in the syncing context only, in the txg
 //! whose frees it stands for.
@@ -22,6 +24,8 @@ use crate::txg::Tx;
 use crate::types::ObjectId;
 use crate::vdev::{Vdev, VdevTree};
 use crate::zap::{CreateOpts, Value, Zap};
+use crate::zio::References;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -259,6 +263,18 @@ impl Brt {
     }
 }
 
+impl References for Brt {
+    fn check<'a>(&'a self, bp: &'a BlkPtr) -> BoxFuture<'a, Result<()>> {
+        let table = self.tables.lock().get(&bp.dva(0).vdev).cloned();
+        Box::pin(async move {
+            match table {
+                Some(table) => table.entry(bp.dva(0).offset).await.map(drop),
+                None => Ok(()),
+            }
+        })
+    }
+}
+
 /// Reads a table's counts, as far as there are any.
 async fn read_counts(object: &Arc<Dnode>, size: u64, name: &str) -> Result<Counts> {
     let (mut counts, mut read) = (Counts::default(), 0u64);
@@ -289,13 +305,16 @@ async fn read_counts(object: &Arc<Dnode>, size: u64, name: &str) -> Result<Count
 impl Table {
     async fn lookup(&self, bp: &BlkPtr) -> Result<u64> {
         let offset = bp.dva(0).offset;
-        let other_order = {
+        let none = {
             let st = self.state.lock();
-            if st.counts.get(offset / st.phys.rangesize) == 0 {
-                return Ok(0);
-            }
-            st.phys.byteorder != BRT_NATIVE_BYTEORDER
+            st.counts.get(offset / st.phys.rangesize) == 0
         };
+        if none { Ok(0) } else { self.entry(offset).await }
+    }
+
+    /// What the entry of a block says; also of one that must have none.
+    async fn entry(&self, offset: u64) -> Result<u64> {
+        let other_order = self.state.lock().phys.byteorder != BRT_NATIVE_BYTEORDER;
         let Some(value) = resident(|| self.entries.lookup_key(&[offset])).await? else { return Ok(0) };
         let bytes: Option<[u8; 8]> = value.as_bytes().and_then(|b| b.try_into().ok());
         let Some(bytes) = bytes else {

@@ -25,7 +25,7 @@ use crate::types::{ObjectId, TXG_INITIAL, Txg};
 use crate::vdev::spec::{PoolSpec, new_guid};
 use crate::vdev::{Guarded, Lease, OpenArgs, VdevTree};
 use crate::zap::{CreateOpts as ZapOpts, Value, Zap};
-use crate::zio::{DedupTables, Zio};
+use crate::zio::{DedupTables, References, Zio};
 use crate::zpl::{self, Time, ZplProps};
 use event_listener::Event;
 use parking_lot::Mutex;
@@ -190,6 +190,8 @@ impl Spa {
         let made = Self::first_txg(&ctx, &zio, &metaslabs, &tree, (&opts, &root), &tx).await?;
         let ddt = Ddt::new(&ctx, &zio);
         zio.set_dedup(Arc::downgrade(&ddt) as Weak<dyn DedupTables>);
+        let brt = Arc::new(super::brt::Brt::default());
+        zio.set_references(Arc::downgrade(&brt) as Weak<dyn References>);
         let heart = Heart::new(guarded, &zio, &ub, opts.host.id);
         let spa = Arc::new(Spa {
             heart,
@@ -222,7 +224,7 @@ impl Spa {
             mover: Arc::default(),
             rebuilds: super::rebuild::Rebuilds::default(),
             removing: Mutex::new(super::indirect::nothing_removed()),
-            brt: super::brt::Brt::default(),
+            brt,
             ddt,
             config_dirty: AtomicBool::new(true),
             autoexpand: AtomicBool::new(false),

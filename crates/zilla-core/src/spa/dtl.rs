@@ -16,10 +16,15 @@ use crate::dmu::Objset;
 use crate::error::{Error, Result};
 use crate::metaslab::{Append, MapType, RangeTree, SpaceMap, create_object};
 use crate::txg::Tx;
-use crate::types::{ObjectId, TXG_INITIAL, TXG_SIZE, Txg};
+use crate::types::{Bookmark, ObjectId, TXG_INITIAL, TXG_SIZE, Txg};
 use crate::vdev::{REBUILD_TXG, RESILVER_TXG, Top, Vdev, VdevTree};
 
 const BLOCK: u32 = 4096;
+/// A longer DTL is none: it is written anew as what a device misses changes, and even one that
+/// missed every other txg of half a year is shorter.
+const MOST_BYTES: u64 = 64 << 20;
+/// Ranges that are in memory of all DTLs: 64 MiB.
+const MOST_RANGES: usize = 4 << 20;
 
 /// What the pool's features allow in a space map.
 #[derive(Clone, Copy, Debug)]
@@ -35,16 +40,37 @@ struct Unreadable {
     writable: bool,
 }
 
-async fn read_ranges(mos: &Arc<Objset>, object: u64, end: u64) -> Result<Vec<(u64, u64)>, Unreadable> {
+/// What a DTL says, in no more than `room` ranges.
+async fn read_ranges(
+    mos: &Arc<Objset>,
+    object: u64,
+    end: u64,
+    room: usize,
+) -> Result<Vec<(u64, u64)>, Unreadable> {
     let lost = |error| Unreadable { error, writable: false };
     let dnode = mos.hold_wait(ObjectId(object)).await.map_err(lost)?;
     let map = SpaceMap::open(dnode.clone(), 0, u64::MAX, 0).map_err(lost)?;
-    let mut ranges = Vec::new();
+    let too_long = |what: String| {
+        let place = Bookmark::new(dnode.objset_id(), dnode.id(), 0, 0);
+        Error::corrupt(Some(place), "", format!("space map {object}: {what} of what a device missed"))
+    };
+    // Many blocks of a hostile object may be one block.
+    if map.length() > MOST_BYTES {
+        return Err(lost(too_long(format!("{} bytes", map.length()))));
+    }
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
     let entries = map.reader();
     let read = entries
         .for_each(map.length(), |kind, _, start, size| {
-            if kind == MapType::Alloc {
-                ranges.push((start, start.saturating_add(size).min(end)));
+            if kind != MapType::Alloc {
+                return Ok(());
+            }
+            let upto = start.saturating_add(size).min(end);
+            let full = ranges.len() >= room;
+            match ranges.last_mut() {
+                Some(last) if (last.0..=last.1).contains(&start) => last.1 = last.1.max(upto),
+                _ if full => return Err(too_long("too many ranges".to_owned())),
+                _ => ranges.push((start, upto)),
             }
             Ok(())
         })
@@ -63,15 +89,18 @@ impl VdevTree {
     #[crate::boxed]
     pub async fn load_dtls(&self, mos: &Arc<Objset>, as_of: u64) {
         let end = as_of.saturating_add(2 * TXG_SIZE as u64);
-        let mut unknown = Vec::new();
+        let (mut unknown, mut room) = (Vec::new(), MOST_RANGES);
         for v in self.root.walk() {
             let (Some(leaf), Some(object)) = (&v.leaf, v.config_u64("DTL").filter(|o| *o != 0)) else {
                 continue;
             };
-            match read_ranges(mos, object, end).await {
+            match read_ranges(mos, object, end, room).await {
                 #[cfg(feature = "planted")]
                 Ok(_) if crate::planted::is(crate::planted::Bug::NotResilvered) => leaf.dtl.set([]),
-                Ok(ranges) => leaf.dtl.set(ranges),
+                Ok(ranges) => {
+                    room -= ranges.len();
+                    leaf.dtl.set(ranges);
+                }
                 Err(Unreadable { error, writable }) => {
                     tracing::error!(path = %leaf.path(), "what the device missed cannot be read: {error}");
                     leaf.dtl.set([]);
@@ -177,5 +206,58 @@ impl VdevTree {
             map.append(Append { tx, pass, v2 }, &tree, MapType::Alloc, None)?;
         }
         Ok(fresh)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dmu::testing::Harness;
+    use zilla_env::block_on;
+    use zilla_ondisk::Field;
+    use zilla_ondisk::spacemap::SpaceMapPhys;
+
+    #[test]
+    fn a_dtl_takes_no_more_memory_than_it_may() {
+        block_on(async {
+            let mut h = Harness::new(0);
+            let tx = h.tx();
+            let dnode = create_object(&h.objset, &tx, BLOCK, true).await.expect("an object");
+            let mut map = SpaceMap::open(dnode.clone(), 0, u64::MAX, 0).expect("a map");
+            let append = Append { tx: &tx, pass: 1, v2: true };
+            let mut tree = RangeTree::new();
+            (0..1000).for_each(|n| tree.add(100 + 3 * n, 2).expect("apart"));
+            map.append(append, &tree, MapType::Alloc, None).expect("written");
+            drop(tx);
+            h.sync_open().await;
+            let id = dnode.id().0;
+            let read = read_ranges(&h.objset, id, u64::MAX, 1000).await;
+            assert_eq!(read.map_err(|e| e.error).expect("ranges").len(), 1000);
+            let Err(e) = read_ranges(&h.objset, id, u64::MAX, 999).await else { panic!("too many") };
+            assert!(e.error.to_string().contains(&format!("space map {id}: too many ranges")), "{}", e.error);
+
+            // What says the same again and again is one range.
+            let tx = h.tx();
+            map.truncate(&tx);
+            let append = Append { tx: &tx, pass: 1, v2: true };
+            let mut tree = RangeTree::new();
+            tree.add(100, 7).expect("the first");
+            for _ in 0..1000 {
+                map.append(append, &tree, MapType::Alloc, None).expect("written");
+            }
+            drop(tx);
+            h.sync_open().await;
+            let read = read_ranges(&h.objset, id, u64::MAX, 1).await;
+            assert_eq!(read.map_err(|e| e.error).expect("ranges"), [(100, 107)]);
+
+            let tx = h.tx();
+            dnode.write(&tx, MOST_BYTES, &[1]);
+            let phys = SpaceMapPhys { object: id, length: MOST_BYTES + 8, ..SpaceMapPhys::default() };
+            dnode.set_bonus(&tx, &phys.to_bonus(SpaceMapPhys::SIZE));
+            drop(tx);
+            h.sync_open().await;
+            let Err(e) = read_ranges(&h.objset, id, u64::MAX, 1000).await else { panic!("too long") };
+            assert!(e.error.to_string().contains(&format!("{} bytes", MOST_BYTES + 8)), "{}", e.error);
+        });
     }
 }

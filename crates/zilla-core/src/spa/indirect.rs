@@ -15,7 +15,7 @@
 use super::Spa;
 use super::vdev_objects::top_zap;
 use crate::dmu::{Dnode, NewObject, Objset, resident};
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::metaslab::Metaslabs;
 use crate::txg::Tx;
 use crate::types::{Bookmark, ObjectId};
@@ -36,6 +36,9 @@ pub(super) const NONE: u64 = u64::MAX;
 const MAPPING_BLKSZ: u32 = 128 << 10;
 /// How much of a mapping is read at a time.
 const CHUNK: usize = 1 << 20;
+/// Runs, and so many births, that are in memory at most of all removed vdevs: 2 GiB, which is
+/// enough for half a terabyte in pieces of 8K.
+const MOST_RUNS: usize = if cfg!(test) { 1 << 14 } else { 1 << 26 };
 
 /// Of a pool from which nothing was removed.
 pub(super) fn nothing_removed() -> SpaRemovingPhys {
@@ -84,17 +87,26 @@ pub(super) async fn read(mos: &Arc<Objset>, top: &Top, tree: &VdevTree) -> Resul
     let dn = mos.hold_wait(object(ZPOOL_CONFIG_INDIRECT_OBJECT)?).await?;
     let runs = read_runs(&dn, top, tree).await?;
     let dn = mos.hold_wait(object(ZPOOL_CONFIG_INDIRECT_BIRTHS)?).await?;
-    let births: Vec<IndirectBirthEntryPhys> = read_entries(&dn, births_of(&dn)?).await?;
-    let births = births.iter().map(|b| (b.offset, b.phys_birth_txg)).collect();
+    let births = read_births(&dn, top.id).await?;
     Indirect::new(runs, births).map_err(|e| bad(top.id, format!("its mapping: {e}")))
 }
 
 /// The runs of a vdev, each of which leads to a place that there is.
 async fn read_runs(dn: &Arc<Dnode>, top: &Top, tree: &VdevTree) -> Result<Vec<Run>> {
-    let entries: Vec<IndirectMappingEntryPhys> = read_entries(dn, phys_of(dn)?.num_entries).await?;
-    let mut runs = Vec::with_capacity(entries.len());
-    for e in &entries {
-        let dst = e.dst();
+    let others = tree.indirect().filter(|t| t.id != top.id).filter_map(|t| t.vdev.indirect());
+    let room = MOST_RUNS.saturating_sub(others.map(|m| m.runs().len()).sum());
+    let (mut runs, mut end) = (Vec::new(), 0);
+    let take = |e: IndirectMappingEntryPhys| {
+        let (src, dst) = (e.src_offset(), e.dst());
+        // Each maps more than those before, so blocks that an object has many times are not read
+        // for long.
+        let upto = src.checked_add(dst.asize).filter(|_| src >= end && dst.asize > 0);
+        end = upto.ok_or_else(|| {
+            bad(top.id, format!("its mapping: entry {} maps {:#x} bytes at {src:#x}", runs.len(), dst.asize))
+        })?;
+        if runs.len() >= room {
+            return Err(too_long(top.id));
+        }
         // Removal is only for pools of single disks and mirrors.
         let to = tree.top(dst.vdev)?;
         let plain =
@@ -108,9 +120,33 @@ async fn read_runs(dn: &Arc<Dnode>, top: &Top, tree: &VdevTree) -> Result<Vec<Ru
         {
             return Err(bad(top.id, format!("its mapping leads to {dst:?}")));
         }
-        runs.push(Run { src: e.src_offset(), len: dst.asize, vdev: dst.vdev, dst: dst.offset });
-    }
+        runs.push(Run { src, len: dst.asize, vdev: dst.vdev, dst: dst.offset });
+        Ok(())
+    };
+    read_entries(dn, phys_of(dn)?.num_entries, take).await?;
     Ok(runs)
+}
+
+/// Up to where a vdev was copied in which txgs.
+async fn read_births(dn: &Arc<Dnode>, vdev: u32) -> Result<Vec<(u64, u64)>> {
+    let mut births: Vec<(u64, u64)> = Vec::new();
+    let take = |b: IndirectBirthEntryPhys| {
+        if births.last().is_some_and(|(end, txg)| b.offset <= *end || b.phys_birth_txg < *txg) {
+            return Err(bad(vdev, "the txgs in which it was copied are out of order"));
+        }
+        if births.len() >= MOST_RUNS {
+            return Err(too_long(vdev));
+        }
+        births.push((b.offset, b.phys_birth_txg));
+        Ok(())
+    };
+    read_entries(dn, births_of(dn)?, take).await?;
+    Ok(births)
+}
+
+fn too_long(vdev: u32) -> Error {
+    let what = format!("vdev {vdev}: the mappings of removed devices have over {MOST_RUNS} entries");
+    Error::os(Errno::NoMem, format!("{what}, for which there is no memory"))
 }
 
 /// The entries of a mapping, and the counts beside them.
@@ -265,7 +301,12 @@ fn births_of(dn: &Dnode) -> Result<u64> {
     Ok(IndirectBirthPhys::decode(&dn.bonus(), ByteOrder::NATIVE).map_err(bad)?.count)
 }
 
-async fn read_entries<T: Phys>(dn: &Arc<Dnode>, count: u64) -> Result<Vec<T>> {
+/// Reads entries until one is refused.
+async fn read_entries<T: Phys>(
+    dn: &Arc<Dnode>,
+    count: u64,
+    mut take: impl FnMut(T) -> Result<()>,
+) -> Result<()> {
     let what = |what: String| {
         let place = Bookmark::new(dn.objset_id(), dn.id(), 0, 0);
         Error::corrupt(Some(place), "mapping of a removed device", what)
@@ -273,21 +314,16 @@ async fn read_entries<T: Phys>(dn: &Arc<Dnode>, count: u64) -> Result<Vec<T>> {
     let room = dn.maxblkid().saturating_add(1).saturating_mul(u64::from(dn.blksz()));
     let len = count.checked_mul(T::SIZE as u64).filter(|len| *len <= room);
     let len = len.ok_or_else(|| what(format!("{count} entries in {room} bytes")))?;
-    let (mut out, step) = (Vec::new(), CHUNK / T::SIZE * T::SIZE);
-    let mut at = 0;
+    let (mut at, step) = (0, CHUNK / T::SIZE * T::SIZE);
     while at < len {
         let mut buf = vec![0; step.min((len - at) as usize)];
         dn.read_wait(at, &mut buf).await?;
-        // A mapping that is only said to be long would never end.
-        if zilla_codec::compress::is_zero(&buf) {
-            return Err(what(format!("no entries at {at}")));
-        }
         for raw in buf.chunks(T::SIZE) {
-            out.push(T::decode(raw, ByteOrder::NATIVE).map_err(|e| what(e.to_string()))?);
+            take(T::decode(raw, ByteOrder::NATIVE).map_err(|e| what(e.to_string()))?)?;
         }
         at += buf.len() as u64;
     }
-    Ok(out)
+    Ok(())
 }
 
 /// Lets blocks on removed vdevs be freed.
@@ -311,3 +347,6 @@ impl Spa {
         self.tree().indirect().filter_map(|t| t.vdev.indirect()).map(|m| m.memory()).sum()
     }
 }
+
+#[cfg(test)]
+mod tests;

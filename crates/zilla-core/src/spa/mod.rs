@@ -150,7 +150,7 @@ pub struct Spa {
     rebuilds: rebuild::Rebuilds,
     /// What the directory says of removals.
     removing: Mutex<zilla_ondisk::removal::SpaRemovingPhys>,
-    pub(crate) brt: Brt,
+    pub(crate) brt: Arc<Brt>,
     pub ddt: Arc<Ddt>,
     config_dirty: AtomicBool,
     autoexpand: AtomicBool,

@@ -27,7 +27,7 @@ use crate::txg::TxgState;
 use crate::types::{ObjectId, TXG_DEFER_SIZE, Txg};
 use crate::vdev::{Guarded, Leaf, Lease, OpenArgs, PoolLabels, Top, Vdev, VdevState, VdevTree};
 use crate::zap::Zap;
-use crate::zio::{DedupTables, Zio};
+use crate::zio::{DedupTables, References, Zio};
 use event_listener::Event;
 use futures_util::future::{join, select};
 use parking_lot::Mutex;
@@ -408,7 +408,8 @@ impl Spa {
             Some(id) => Some(Bpobj::open(&mos, id).await?),
             None => None,
         };
-        let brt = Brt::load(&ctx, &directory, &tree).await?;
+        let brt = Arc::new(Brt::load(&ctx, &directory, &tree).await?);
+        zio.set_references(Arc::downgrade(&brt) as Weak<dyn References>);
         let ddt = Ddt::load(&ctx, &zio, &directory).await?;
         zio.set_dedup(Arc::downgrade(&ddt) as Weak<dyn DedupTables>);
         indirect::tell_metaslabs(&tree, &metaslabs);

@@ -263,7 +263,9 @@ impl Spa {
         let of = |class| self.metaslabs.class_stat(class);
         let tables = [SpaceClass::Dedup, SpaceClass::Special].map(of).into_iter().find(|s| s.space > 0);
         self.ddt.note_room(tables.map_or((0, 0), |s| (s.space, s.alloc)));
-        self.ctx.txgs.set_tables(self.brt.blocks());
+        let dedup = self.ddt.blocks();
+        let apart = tables.is_some_and(|s| s.space.saturating_sub(s.alloc) > dedup.saturating_mul(96 << 10));
+        self.ctx.txgs.set_tables(self.brt.blocks(), if apart { 0 } else { dedup });
         let saved = believed(self.ddt.stats().saved(), self.brt.used_and_saved().1);
         let dspace = normal.dspace.saturating_add(saved);
         self.dsl.set_pool_space(PoolSpace {

@@ -15,13 +15,21 @@ pub(super) struct Worst {
     unit: AtomicU64,
     /// Blocks of the tables that count references: a block that is freed may change one of them.
     tables: AtomicU64,
+    /// The same of the deduplication tables, whose blocks are larger.
+    dedup: AtomicU64,
     /// Blocks that are freed, by txg slot.
     freed: [AtomicU64; TXG_SIZE],
 }
 
 impl Default for Worst {
     fn default() -> Worst {
-        Worst { shift: 9.into(), unit: 512.into(), tables: 0.into(), freed: Default::default() }
+        Worst {
+            shift: 9.into(),
+            unit: 512.into(),
+            tables: 0.into(),
+            dedup: 0.into(),
+            freed: Default::default(),
+        }
     }
 }
 
@@ -29,6 +37,8 @@ impl Default for Worst {
 const FREED: u64 = 128;
 /// What counting a reference changes: a block of the table's ZAP.
 pub(crate) const COUNTED: u64 = 4 << 10;
+/// The same of a deduplication table's.
+const DEDUP_COUNTED: u64 = 32 << 10;
 /// How many copies there are of the pool's own objects at most.
 const OF_POOL: u8 = 3;
 /// What is freed in a txg is not counted any further.
@@ -45,9 +55,11 @@ impl TxgState {
         self.worst.unit.store(unit, Ordering::Relaxed);
     }
 
-    /// Says how many blocks the tables have that count references.
-    pub(crate) fn set_tables(&self, blocks: u64) {
-        self.worst.tables.store(blocks, Ordering::Relaxed);
+    /// Says how many blocks the tables have that count references, those of clones and those of
+    /// deduplicated blocks.
+    pub(crate) fn set_tables(&self, clones: u64, dedup: u64) {
+        self.worst.tables.store(clones, Ordering::Relaxed);
+        self.worst.dedup.store(dedup, Ordering::Relaxed);
     }
 
     /// So many blocks will be freed in a txg's sync.
@@ -72,7 +84,16 @@ impl TxgState {
     pub(crate) fn worst_of_frees(&self, blocks: u64) -> u64 {
         let blocks = blocks.min(MOST_FREED);
         let counted = blocks.min(self.worst.tables.load(Ordering::Relaxed));
-        self.worst(blocks * FREED, OF_POOL) + self.worst(COUNTED, OF_POOL) * counted
+        let clones = self.worst(COUNTED, OF_POOL).saturating_mul(counted);
+        let counted = self.worst(blocks * FREED, OF_POOL).saturating_add(clones);
+        counted.saturating_add(self.worst_of_dedup(blocks))
+    }
+
+    /// The same of the deduplication tables alone. Their keys are checksums: each may lie in a block
+    /// of its own.
+    pub(crate) fn worst_of_dedup(&self, entries: u64) -> u64 {
+        let blocks = entries.min(self.worst.dedup.load(Ordering::Relaxed));
+        self.worst(DEDUP_COUNTED, OF_POOL).saturating_mul(blocks)
     }
 
     pub(crate) fn worst(&self, bytes: u64, copies: u8) -> u64 {
@@ -89,7 +110,7 @@ mod tests {
     #[test]
     fn what_a_txg_frees_changes_each_block_of_the_tables_once() {
         let txgs = TxgState::new(zilla_env::real_env(1), Txg(9));
-        txgs.set_tables(100);
+        txgs.set_tables(100, 0);
         let tx = block_on(txgs.assign()).unwrap();
         tx.frees(1000);
         let first = txgs.needed();
@@ -106,5 +127,14 @@ mod tests {
         assert_eq!(txgs.needed(), txgs.worst_of_frees(5000));
         txgs.done(txg);
         assert_eq!(txgs.needed(), 0);
+    }
+
+    #[test]
+    fn each_block_that_is_freed_may_change_another_of_the_dedup_tables() {
+        let txgs = TxgState::new(zilla_env::real_env(1), Txg(9));
+        let lists = txgs.worst_of_frees(40);
+        txgs.set_tables(0, 50);
+        assert_eq!(txgs.worst_of_frees(40) - lists, 40 * txgs.worst(32 << 10, 3));
+        assert_eq!(txgs.worst_of_dedup(1000), 50 * txgs.worst(32 << 10, 3));
     }
 }

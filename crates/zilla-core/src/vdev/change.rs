@@ -310,12 +310,8 @@ impl VdevTree {
     /// The tree that an edited configuration describes. New devices are not opened yet.
     pub fn changed(&self, env: &Env, config: &NvList) -> Result<VdevTree> {
         let widths = self.tops.iter().filter_map(|t| Some((t.vdev.guid, t.vdev.widths.clone()?)));
-        let mut parser = Parser {
-            env: env.clone(),
-            leaves: self.leaves.clone(),
-            known: self.known_leaves(),
-            widths: widths.collect(),
-        };
+        let mut parser = Parser::new(env.clone(), self.leaves.clone());
+        (parser.known, parser.widths) = (self.known_leaves(), widths.collect());
         let root = parser.vdev(config, config.u64("id").unwrap_or(0), 0)?;
         distributed::check(&root)?;
         let tree = VdevTree::assemble(env, root, parser.leaves, self.spares.clone(), self.cache.clone());

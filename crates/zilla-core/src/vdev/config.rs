@@ -25,6 +25,10 @@ use crate::error::{Errno, Error, Result};
 /// root / top-level / replacing or spare / spare / leaf.
 const MAX_DEPTH: usize = 5;
 const MAX_CHILDREN: usize = 4096;
+/// Vdevs of a pool, of which each leaf has queues of its own. The largest pools that people tell of
+/// have some hundred disks; where each vdev has the most that a RAID-Z may have, 255, this is enough
+/// for sixty of them.
+const MAX_VDEVS: usize = 16 << 10;
 pub const ASHIFT_MIN: u32 = 9;
 pub const ASHIFT_MAX: u32 = 16;
 
@@ -51,13 +55,23 @@ pub struct Parser {
     pub known: HashMap<u64, Arc<Leaf>>,
     /// The widths of RAID-Zs that are there already, by guid.
     pub widths: HashMap<u64, Arc<Widths>>,
+    /// How many vdevs were parsed.
+    pub vdevs: usize,
 }
 
 impl Parser {
+    pub fn new(env: Env, leaves: Vec<Arc<Leaf>>) -> Parser {
+        Parser { env, leaves, known: HashMap::new(), widths: HashMap::new(), vdevs: 0 }
+    }
+
     pub fn vdev(&mut self, nv: &NvList, id: u64, depth: usize) -> Result<Arc<Vdev>> {
         let bad = |what: String| Error::corrupt(None, "vdev configuration", what);
         if depth > MAX_DEPTH {
             return Err(bad(format!("nested deeper than {MAX_DEPTH}")));
+        }
+        self.vdevs += 1;
+        if self.vdevs > MAX_VDEVS {
+            return Err(bad(format!("child {id} at depth {depth} is more than {MAX_VDEVS} vdevs")));
         }
         let kind = kind(nv)?;
         let draid = match kind {

@@ -381,6 +381,20 @@ fn hostile_configurations_are_refused() {
             .with("children", vec![deep]);
     }
     assert!(parse(&root(deep)).is_err());
+    // Of each kind no more than there may be, and too many.
+    let wide = |mirrors: u64, each: u64| {
+        let mirror = |m: u64| {
+            let leaves: Vec<_> =
+                (0..each).map(|n| leaf(n).with("guid", 100 + m * (each + 1) + n + 1)).collect();
+            let mirror = NvList::new().with("type", "mirror").with("id", m);
+            mirror.with("guid", 100 + m * (each + 1)).with("children", leaves)
+        };
+        let root = NvList::new().with("type", "root").with("id", 0u64).with("guid", 9u64);
+        root.with("children", (0..mirrors).map(mirror).collect::<Vec<_>>())
+    };
+    assert!(parse(&wide(16, 1000)).is_ok());
+    let Err(e) = parse(&wide(17, 1000)) else { panic!("17000 devices") };
+    assert!(e.to_string().contains("more than 16384 vdevs"), "{e}");
     let draid = |n: u64, ndata: u64, ngroups: u64| {
         let children: Vec<NvList> = (0..n).map(leaf).collect();
         let top =

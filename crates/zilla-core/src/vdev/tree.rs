@@ -1,6 +1,6 @@
 //! The whole tree, and the view of it that I/O takes.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -224,8 +224,7 @@ impl VdevTree {
     /// Makes the tree a root's configuration describes (an `l2cache` array in it included). No
     /// device is touched.
     pub fn from_config(env: &Env, config: &NvList) -> Result<VdevTree> {
-        let mut parser =
-            Parser { env: env.clone(), leaves: Vec::new(), known: HashMap::new(), widths: HashMap::new() };
+        let mut parser = Parser::new(env.clone(), Vec::new());
         let root = parser.vdev(config, config.u64("id").unwrap_or(0), 0)?;
         distributed::check(&root)?;
         different(&root)?;
@@ -510,8 +509,7 @@ impl VdevTree {
 
     /// All leaves of the pool with those of `configs`, and `old` with their vdevs.
     fn adding(&self, old: &[Arc<Vdev>], configs: &[NvList]) -> Result<(Leaves, Vec<Arc<Vdev>>)> {
-        let (env, known) = (self.env.clone(), HashMap::new());
-        let mut parser = Parser { env, leaves: self.leaves.clone(), known, widths: HashMap::new() };
+        let mut parser = Parser::new(self.env.clone(), self.leaves.clone());
         let mut all = old.to_vec();
         for (i, config) in configs.iter().enumerate() {
             all.push(parser.aux(config, old.len() + i)?);

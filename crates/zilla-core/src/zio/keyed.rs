@@ -149,6 +149,10 @@ impl BlockStore for KeyedStore {
         self.pool.uncounted()
     }
 
+    fn check_counts<'a>(&'a self, bp: &'a BlkPtr) -> BoxFuture<'a, Result<()>> {
+        self.pool.check_counts(bp)
+    }
+
     fn log(&self) -> &dyn LogStore {
         self
     }

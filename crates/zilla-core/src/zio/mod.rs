@@ -90,7 +90,9 @@ pub use raw::RawStore;
 pub use read::Scrubbed;
 use read::expand;
 pub use repair::Pointers;
-pub use store::{BlockStore, CachePolicy, Dedup, LogStore, LogVdev, LogVdevs, LogWritten, Packed, WriteReq};
+pub use store::{
+    BlockStore, CachePolicy, Dedup, LogStore, LogVdev, LogVdevs, LogWritten, Packed, References, WriteReq,
+};
 pub(crate) use write::squeeze;
 
 /// What the pool's feature flags allow a writer.
@@ -129,6 +131,7 @@ struct Inner {
     pointers: OnceLock<Weak<dyn Pointers>>,
     /// Not owned either: they stand on the MOS.
     dedup: OnceLock<Weak<dyn DedupTables>>,
+    references: OnceLock<Weak<dyn References>>,
     /// Blocks that could not be read from any copy, for the pool's error log.
     damaged: Mutex<BTreeSet<(Bookmark, Txg)>>,
     /// Whether there is any such block, in that log or not yet in it.
@@ -160,6 +163,7 @@ impl Zio {
             waiter: OnceLock::new(),
             pointers: OnceLock::new(),
             dedup: OnceLock::new(),
+            references: OnceLock::new(),
             damaged: Mutex::default(),
             knows_damage: AtomicBool::new(false),
             unreadable: Mutex::default(),
@@ -227,6 +231,17 @@ impl Zio {
         if self.0.pointers.set(pointers).is_err() {
             tracing::error!("a pool's pointers were set twice");
         }
+    }
+
+    /// Who counts clones. Before that is known there are none.
+    pub fn set_references(&self, references: Weak<dyn References>) {
+        if self.0.references.set(references).is_err() {
+            tracing::error!("who counts a pool's clones was set twice");
+        }
+    }
+
+    fn references(&self) -> Option<Arc<dyn References>> {
+        self.0.references.get().and_then(Weak::upgrade)
     }
 
     fn allocator(&self) -> Result<Arc<dyn Allocator>> {

@@ -28,6 +28,15 @@ impl BlockStore for Zio {
         self.set_knows_damage(damaged);
     }
 
+    fn check_counts<'a>(&'a self, bp: &'a BlkPtr) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            match self.references() {
+                Some(references) => references.check(bp).await,
+                None => Ok(()),
+            }
+        })
+    }
+
     fn cached(&self, bp: &BlkPtr, objset: u64) -> Option<Bytes> {
         self.contents_cached(bp, objset, Access::Demand)
     }

@@ -95,6 +95,12 @@ pub struct CachePolicy {
     pub secondary: Caching,
 }
 
+/// Who counts how many point to a block.
+pub trait References: Send + Sync {
+    /// As [`BlockStore::check_counts`].
+    fn check<'a>(&'a self, bp: &'a BlkPtr) -> BoxFuture<'a, Result<()>>;
+}
+
 /// What the DMU needs of a pool.
 pub trait BlockStore: Send + Sync {
     /// The block's contents, decompressed, if they are in memory (or in the pointer). Holes are the
@@ -166,6 +172,12 @@ pub trait BlockStore: Send + Sync {
     /// no copy is good.
     fn check(&self, bp: BlkPtr, bookmark: Bookmark) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move { self.read(bp, bookmark, Priority::Scrub).await.map(drop) })
+    }
+
+    /// Whether the pool can count that a block is pointed to once more. An error: where it would be
+    /// counted is damaged.
+    fn check_counts<'a>(&'a self, _: &'a BlkPtr) -> BoxFuture<'a, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     /// Whether blocks of the pool are known to be damaged: then none stays because it is what would

@@ -9,18 +9,22 @@
 
 use super::fs::Zfs;
 use super::types::SetAttr;
-use crate::dmu::resident;
+use crate::dmu::{PART, resident};
 use crate::error::Result;
 
 impl Zfs {
+    /// Of how many blocks a part may be now.
+    pub(super) fn part(&self) -> u64 {
+        self.space.frees_at_once(PART)
+    }
+
     /// Cuts a file until what lies behind `size` is one part; `set` is all that is to be changed.
     pub(super) async fn cut_in_parts(&self, id: u64, size: u64, set: &SetAttr) -> Result<()> {
         let zn = resident(|| self.znode(id)).await?;
         loop {
             let old = zn.state.lock().attrs.size;
-            let Some(at) = zn.dnode().last_part(size, old).await?.filter(|at| *at > size && *at < old) else {
-                return Ok(());
-            };
+            let part = zn.dnode().last_part(size, old, self.part()).await?;
+            let Some(at) = part.filter(|at| *at > size && *at < old) else { return Ok(()) };
             let SetAttr { kill_suidgid, kill_sgid, judged, .. } = *set;
             let size = Some(at);
             let cut = SetAttr { size, kill_suidgid, kill_sgid, judged, ..SetAttr::default() };
@@ -50,9 +54,8 @@ impl Zfs {
         let mut end = end;
         loop {
             let upto = end.min(zn.state.lock().attrs.size);
-            let Some(at) = zn.dnode().last_part(off, upto).await?.filter(|at| *at > off && *at < upto) else {
-                return Ok(end);
-            };
+            let part = zn.dnode().last_part(off, upto, self.part()).await?;
+            let Some(at) = part.filter(|at| *at > off && *at < upto) else { return Ok(end) };
             let change = self.change(|tx| {
                 // What was done once is not refused when it is done again.
                 match self.is_replaying() {

@@ -17,6 +17,10 @@ use crate::types::ObjectId;
 use crate::zap::{END, Zap};
 use futures_util::FutureExt;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long one rests that found no room.
+const CROWDED: Duration = Duration::from_secs(5);
 
 impl Zfs {
     /// Frees a file that lost its last user, if it has no name. At once if all it takes is in
@@ -47,8 +51,9 @@ impl Zfs {
     }
 
     /// Frees a file, and then the directory of its extended attributes, which the same transaction
-    /// put into the queue. While a part's txg is waited for the file system is not held, so that
-    /// who destroys or unmounts it need not wait; if it is gone then, the next mount goes on.
+    /// put into the queue. While a part's txg is waited for, or room in a pool that is too full even
+    /// for that, the file system is not held, so that who destroys or unmounts it need not wait; if
+    /// it is gone then, the next mount goes on.
     pub(super) async fn reap(self: Arc<Self>, id: u64) -> Result<()> {
         let (weak, txgs) = (Arc::downgrade(&self), self.txgs()?.clone());
         let (mut zfs, mut next) = (self, id);
@@ -63,16 +68,30 @@ impl Zfs {
                 zfs.purge_xattr_dir(id).await?;
             }
             let mut begun = false;
-            while let Some(at) = zn.dnode().last_part(0, u64::MAX).await? {
-                let cut = zfs.change(|tx| Ok(zfs.reap_part(tx, &zn, at, begun)?.then(|| tx.txg()))).await?;
-                let Some(txg) = cut else { return Ok(()) };
-                begun = true;
+            let freed = loop {
+                let part = zn.dnode().last_part(0, u64::MAX, zfs.part()).await?;
+                let done = match part {
+                    Some(at) => zfs.change(|tx| Ok((zfs.reap_part(tx, &zn, at, begun)?, tx.txg()))).await,
+                    None => zfs.change(|tx| Ok((zfs.reap_now(tx, id, xattr_obj, begun)?, tx.txg()))).await,
+                };
+                let synced = match done {
+                    Ok((ours, _)) if part.is_none() || !ours => break ours,
+                    Ok((_, txg)) => {
+                        begun = true;
+                        Some(txg)
+                    }
+                    Err(e) if e.is(Errno::NoSpc) => None,
+                    Err(e) => return Err(e),
+                };
+                let env = zfs.env.clone();
                 drop(zfs);
-                txgs.wait_synced(txg).await?;
+                match synced {
+                    Some(txg) => txgs.wait_synced(txg).await?,
+                    None => env.sleep(CROWDED).await,
+                }
                 let Some(again) = weak.upgrade() else { return Ok(()) };
                 zfs = again;
-            }
-            let freed = zfs.change(|tx| zfs.reap_now(tx, id, xattr_obj, begun)).await?;
+            };
             // Until here the file in memory says that it is going.
             drop(zn);
             next = if freed { xattr_obj } else { 0 };
@@ -92,7 +111,7 @@ impl Zfs {
         if !self.is_ours(zn, &state, begun) {
             return Ok(false);
         }
-        self.space.admit(tx, 0, true)?;
+        self.admit(tx, 0, true)?;
         zn.dnode().in_order(tx)?;
         state.gone = true;
         zn.dnode().free_some(tx, at, u64::MAX, PART);
@@ -128,7 +147,7 @@ impl Zfs {
             Some(x) => Some(self.plan(tx, x, locked.get(x), |a| a.links = 0)?),
             None => None,
         };
-        self.space.admit(tx, 0, true)?;
+        self.admit(tx, 0, true)?;
         zn.dnode().in_order(tx)?;
         let _queue = match &xattr_dir {
             Some(_) => self.enqueue(tx, xattr_obj)?,

@@ -488,7 +488,7 @@ impl Zfs {
             0 => offset,
             _ => old.max(end),
         };
-        self.space.admit(tx, 0, true)?;
+        self.admit(tx, 0, true)?;
         let (from, to) = if length == 0 { (offset, old) } else { (offset, end) };
         self.hold_room(tx, zn.dnode().free_cost(tx, from.min(old), to.min(old)), Leave::Eighth)?;
         self.hold_room(tx, self.growth_cost(tx, &zn, old, size), Leave::Eighth)?;

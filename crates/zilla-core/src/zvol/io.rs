@@ -114,7 +114,7 @@ impl Zvol {
             return Ok(());
         }
         let free = |tx: &Tx, at: u64, end: u64| self.free_now(tx, at, end - at);
-        let end = self.data.all_but_a_part(txgs, (off, off + len), free).await?;
+        let end = self.data.all_but_a_part(txgs, (off, off + len), || self.part(), free).await?;
         in_tx(txgs, |tx| free(tx, off, end)).await?;
         self.ended().await
     }

@@ -135,11 +135,16 @@ impl Replayer<'_> {
                     }
                     Ok(())
                 };
-                let parts = dn.all_but_a_part(self.0.txgs()?, (*offset, end), |tx, at, end| {
-                    let _order = self.0.order.lock();
-                    dn.in_order(tx)?;
-                    free(tx, at, end)
-                });
+                let parts = dn.all_but_a_part(
+                    self.0.txgs()?,
+                    (*offset, end),
+                    || self.0.part(),
+                    |tx, at, end| {
+                        let _order = self.0.order.lock();
+                        dn.in_order(tx)?;
+                        free(tx, at, end)
+                    },
+                );
                 let end = parts.await?;
                 self.redo(seq, |tx| free(tx, *offset, end)).await
             }

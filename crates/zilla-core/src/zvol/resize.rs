@@ -25,7 +25,7 @@ impl Zvol {
         if self.data.maxblkid().saturating_mul(self.block_size) >= self.size() {
             self.free_beyond(txgs).await?;
         }
-        let in_parts = self.data.last_part(size, u64::MAX).await?.is_some();
+        let in_parts = self.data.last_part(size, u64::MAX, self.part()).await?.is_some();
         let (old, txg) = in_tx(txgs, |tx| {
             let _order = self.order.lock();
             self.data.in_order(tx)?;
@@ -54,6 +54,11 @@ impl Zvol {
         Ok(())
     }
 
+    /// Of how many blocks a part may be now.
+    pub(super) fn part(&self) -> u64 {
+        self.space.frees_at_once(PART)
+    }
+
     /// Frees what lies beyond the volume's end.
     async fn free_beyond(&self, txgs: &Arc<TxgState>) -> Result<()> {
         let size = self.size();
@@ -67,7 +72,7 @@ impl Zvol {
             }
             Ok(())
         };
-        let end = self.data.all_but_a_part(txgs, (size, i64::MAX as u64), free).await?;
+        let end = self.data.all_but_a_part(txgs, (size, i64::MAX as u64), || self.part(), free).await?;
         in_tx(txgs, |tx| free(tx, size, end)).await
     }
 }

@@ -9,7 +9,9 @@
 //! What it keeps true: what is under way in one place is waited for in another (one lock around the
 //! keeper), and no lock of a pool is held meanwhile, for the keeper's questions come back to this
 //! process as requests for the files of volumes. A machine without loop devices, or a keeper that
-//! does not answer, costs the devices, which the log says once, and never the operation.
+//! does not answer, costs the devices, which the log says once, and never the operation. An answer
+//! that comes late is thrown away; the device that it was about is asked for again. A keeper that
+//! ended is replaced, and the next shows the devices of all pools.
 
 use super::Engine;
 use super::errors::Answer;
@@ -34,6 +36,8 @@ pub(super) const DECIDE: [&str; 4] = ["volmode", "snapdev", "readonly", "volsize
 const ZFS_VOLMODE_DEV: u64 = 2;
 /// The longest that the keeper takes for an order: its own grace, and a slow pool.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A part of it is enough for a keeper that was late before.
+const LESS_PATIENCE: u32 = 10;
 /// So long a file that was closed is waited for: the kernel tells of it a moment later.
 const CLOSING: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(5);
@@ -46,6 +50,8 @@ struct Shown {
     size: u64,
     readonly: bool,
     scan: bool,
+    /// The keeper said that it is there. Where it did not say anything in time it may be.
+    sure: bool,
 }
 
 /// The process that attaches devices.
@@ -53,6 +59,10 @@ struct Keeper {
     child: Child,
     orders: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
+    /// What of the orders it did not take yet.
+    unsent: Vec<u8>,
+    /// So many answers are still to come to orders for which nobody waits any more.
+    owed: u32,
 }
 
 #[derive(Default)]
@@ -64,6 +74,17 @@ struct State {
     moved: u64,
     /// What is wrong with this machine was said.
     said: bool,
+    patience: Duration,
+}
+
+/// What the keeper says to an order.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    Done(String),
+    /// It could not, or there is no keeper, which the log says.
+    Failed,
+    /// Nothing yet.
+    Late,
 }
 
 /// The daemon's devices.
@@ -74,41 +95,65 @@ pub struct Devices {
 
 impl Devices {
     pub fn new(links: PathBuf) -> Devices {
-        Devices { links, state: tokio::sync::Mutex::default() }
+        let state = State { patience: PATIENCE, ..State::default() };
+        Devices { links, state: tokio::sync::Mutex::new(state) }
     }
 }
 
 impl Keeper {
-    async fn ask(&mut self, order: &Order) -> std::io::Result<String> {
+    fn new(mut child: Child) -> Option<Keeper> {
+        let (orders, answers) = (child.stdin.take()?, child.stdout.take()?);
+        let answers = BufReader::new(answers).lines();
+        Some(Keeper { child, orders, answers, unsent: Vec::new(), owed: 0 })
+    }
+
+    /// The answer to an order. None: it does not come in time.
+    async fn ask(&mut self, order: &Order, patience: Duration) -> std::io::Result<Option<String>> {
+        let patience = if self.owed > 0 { patience / LESS_PATIENCE } else { patience };
+        self.unsent.extend(order.bytes());
+        self.owed += 1;
+        // Where this is given up nothing that was sent or received is forgotten.
         let asked = async {
-            self.orders.write_all(&order.bytes()).await?;
-            self.answers.next_line().await
+            while !self.unsent.is_empty() {
+                let sent = self.orders.write(&self.unsent).await?;
+                self.unsent.drain(..sent);
+            }
+            loop {
+                let ended = || std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "it has ended");
+                let answer = self.answers.next_line().await?.ok_or_else(ended)?;
+                self.owed -= 1;
+                if self.owed == 0 {
+                    return Ok(answer);
+                }
+            }
         };
-        let late = |_| std::io::Error::new(std::io::ErrorKind::TimedOut, "it does not answer");
-        let answer = tokio::time::timeout(PATIENCE, asked).await.map_err(late)??;
-        answer.ok_or_else(|| std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "it has ended"))
+        tokio::time::timeout(patience, asked).await.ok().transpose()
     }
 }
 
 impl State {
-    /// Has the keeper do something. None: it could not, which the log says.
-    async fn order(&mut self, order: &Order) -> Option<String> {
-        let keeper = self.keeper.as_mut()?;
-        match keeper.ask(order).await {
-            Ok(answer) => match answer.strip_prefix("error ") {
-                None => Some(answer),
+    /// Has the keeper do something.
+    async fn order(&mut self, order: &Order) -> Said {
+        let Some(keeper) = self.keeper.as_mut() else { return Said::Failed };
+        match keeper.ask(order, self.patience).await {
+            Ok(Some(answer)) => match answer.strip_prefix("error ") {
+                None => Said::Done(answer),
                 Some(why) => {
                     if !std::mem::replace(&mut self.said, true) {
                         tracing::warn!("a volume's block device: {why}");
                     }
-                    None
+                    Said::Failed
                 }
             },
+            Ok(None) => {
+                tracing::warn!("the keeper of volumes' devices does not answer in time to {order:?}");
+                Said::Late
+            }
             Err(e) => {
-                tracing::error!("the keeper of volumes' devices: {e}: volumes have no devices any more");
+                tracing::error!("the keeper of volumes' devices: {e}: another follows with the next device");
                 self.keeper = None;
                 self.shown.clear();
-                None
+                Said::Failed
             }
         }
     }
@@ -131,7 +176,13 @@ impl Pool {
         let settings = Settings::of(ds).await?;
         let used = self.use_volume(ds).await?;
         let (size, readonly) = (used.volume.size()?, used.volume.is_readonly()?);
-        Ok(Some(Shown { id: ds.id(), size, readonly, scan: settings.num("volmode") != ZFS_VOLMODE_DEV }))
+        Ok(Some(Shown {
+            id: ds.id(),
+            size,
+            readonly,
+            scan: settings.num("volmode") != ZFS_VOLMODE_DEV,
+            sure: true,
+        }))
     }
 
     /// How what lies below a name is to be shown.
@@ -188,17 +239,28 @@ impl Pool {
 }
 
 impl Engine {
-    /// Makes the devices of a dataset and of all below it what they should be.
+    /// Makes the devices of a dataset and of all below it what they should be. Where that takes a
+    /// new keeper it knows of no others: they are shown too.
     pub(super) async fn show_devices(&self, top: &str) {
-        let Some(devices) = &self.devices else { return };
-        let Ok(pool) = self.pool_of(top) else { return };
+        if self.show_below(top).await {
+            let pools: Vec<String> = self.pools.read().keys().cloned().collect();
+            for pool in pools {
+                self.show_below(&pool).await;
+            }
+        }
+    }
+
+    /// Whether a keeper began.
+    async fn show_below(&self, top: &str) -> bool {
+        let Some(devices) = &self.devices else { return false };
+        let Ok(pool) = self.pool_of(top) else { return false };
         // To open a volume may wait for its pool, if that is suspended. Other pools' devices are
         // not to wait with it.
         let _one = pool.showing.lock().await;
         let (wanted, mut state) = loop {
             let moved = devices.state.lock().await.moved;
             // Of a pool that is suspended they are shown when it is cleared.
-            let Ok(wanted) = pool.unless_suspended(pool.devices_below(top)).await else { return };
+            let Ok(wanted) = pool.unless_suspended(pool.devices_below(top)).await else { return false };
             let state = devices.state.lock().await;
             if state.moved == moved {
                 break (wanted, state);
@@ -206,35 +268,44 @@ impl Engine {
         };
         // It may have been exported meanwhile.
         if !self.pool_of(top).is_ok_and(|now| Arc::ptr_eq(&now, &pool)) {
-            return;
+            return false;
         }
         for name in state.below(top) {
             let Some(is) = state.shown.get(&name).copied() else { continue };
             let to_be = wanted.get(&name).copied();
             let order = match to_be {
                 Some(to_be) if to_be == is => continue,
+                // It is asked for again below.
+                Some(_) if !is.sure => {
+                    state.shown.remove(&name);
+                    continue;
+                }
                 Some(to_be) if (Shown { size: is.size, ..to_be }) == is => Order::Resize(name.clone()),
                 _ => Order::Detach(name.clone(), to_be.is_none()),
             };
             match (state.order(&order).await, order, to_be) {
-                (Some(_), Order::Resize(_), Some(to_be)) => drop(state.shown.insert(name, to_be)),
+                (Said::Done(_), Order::Resize(_), Some(to_be)) => drop(state.shown.insert(name, to_be)),
                 // What is in use stays as it is.
-                (Some(answer), Order::Detach(..), Some(_)) if answer == "busy" => {}
+                (Said::Done(answer), Order::Detach(..), Some(_)) if answer == "busy" => {}
                 (_, Order::Detach(..), _) => drop(state.shown.remove(&name)),
                 _ => {}
             }
         }
         let new: Vec<(String, Shown)> =
             wanted.into_iter().filter(|(name, _)| !state.shown.contains_key(name)).collect();
+        let had = state.keeper.is_some();
         if new.is_empty() || !self.have_keeper(devices, &mut state).await {
-            return;
+            return false;
         }
         for (name, shown) in new {
             let file = self.handle.state_dir().zvol_dir().join(&name).to_string_lossy().into_owned();
-            if state.order(&Order::Attach(name.clone(), file, shown.readonly, shown.scan)).await.is_some() {
-                state.shown.insert(name, shown);
+            match state.order(&Order::Attach(name.clone(), file, shown.readonly, shown.scan)).await {
+                Said::Done(_) => drop(state.shown.insert(name, shown)),
+                Said::Late => drop(state.shown.insert(name, Shown { sure: false, ..shown })),
+                Said::Failed => {}
             }
         }
+        !had
     }
 
     /// What can be attached to is there, and who attaches.
@@ -250,20 +321,17 @@ impl Engine {
             let mut command = Command::new("/proc/self/exe");
             command.arg0("zillad").arg(keeper::WORD).arg(&devices.links).arg(files);
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).current_dir("/");
-            let mut child = command.spawn().map_err(|e| format!("its keeper cannot be started: {e}"))?;
-            let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
-                return Err("its keeper has no pipes".to_owned());
-            };
-            let mut answers = BufReader::new(answers).lines();
+            let child = command.spawn().map_err(|e| format!("its keeper cannot be started: {e}"))?;
+            let mut keeper = Keeper::new(child).ok_or("its keeper has no pipes")?;
             // First it clears up what a crash has left, which it knows by the mount that still lies
             // there.
-            let ready = tokio::time::timeout(PATIENCE, answers.next_line()).await;
+            let ready = tokio::time::timeout(PATIENCE, keeper.answers.next_line()).await;
             if !matches!(ready, Ok(Ok(Some(word))) if word == keeper::READY) {
                 return Err("its keeper does not begin".to_owned());
             }
             let mounted = self.volume_directory(VolumeFiles {}).await;
             mounted.map_err(|e| e.description().to_string())?;
-            Ok(Keeper { child, orders, answers })
+            Ok(keeper)
         };
         match begun.await {
             Ok(keeper) => {
@@ -288,7 +356,7 @@ impl Engine {
         for name in names {
             let Some(shown) = state.shown.get(name).copied() else { continue };
             let answer = state.order(&Order::Detach(name.clone(), force)).await;
-            if answer.as_deref() == Some("busy") && !force {
+            if answer == Said::Done("busy".to_owned()) && !force {
                 return Err(ApiError::with(ErrorCode::Busy, "dataset is busy").subject(name));
             }
             state.shown.remove(name);
@@ -348,7 +416,34 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use super::is_below;
+    use super::*;
+
+    /// A process that answers the first order when it has the second.
+    #[tokio::test]
+    async fn an_answer_that_comes_late_costs_no_device() {
+        let attach = |name: &str| Order::Attach(name.into(), "/f".into(), false, false);
+        let (first, second) = (attach("a/v"), attach("a/w"));
+        let taken = first.bytes().len() + second.bytes().len();
+        let script = format!("head -c {taken} >/dev/null; echo ok late; echo ok second; cat >/dev/null");
+        let mut command = Command::new("sh");
+        let child =
+            command.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let other = Shown { id: 1, size: 1, readonly: false, scan: false, sure: true };
+        let mut state = State { keeper: Keeper::new(child), ..State::default() };
+        state.shown.insert("b/v".into(), other);
+        state.patience = Duration::from_millis(20);
+        assert_eq!(state.order(&first).await, Said::Late);
+        state.patience = Duration::from_secs(3600);
+        assert_eq!(state.order(&second).await, Said::Done("ok second".into()));
+        assert_eq!(state.keeper.as_ref().unwrap().owed, 0);
+        assert_eq!(state.below("b"), ["b/v"]);
+
+        let mut ended = Command::new("true");
+        let child = ended.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        state.keeper = Keeper::new(child);
+        assert_eq!(state.order(&first).await, Said::Failed);
+        assert!(state.keeper.is_none() && state.shown.is_empty());
+    }
 
     #[test]
     fn a_tree_is_its_datasets_and_their_snapshots() {

@@ -112,6 +112,9 @@ impl Space for Limits {
     fn hold_room(&self, tx: &Tx, space: u64, leave: Leave) -> Result<()> {
         self.0.hold_room(tx, space, leave)
     }
+    fn frees_at_once(&self, most: u64) -> u64 {
+        self.0.frees_at_once(most)
+    }
     fn need_feature(&self, name: &'static str) {
         self.1.dataset().will_need_feature(name);
     }

@@ -298,6 +298,32 @@ fn a_clone_whose_source_cannot_be_read_either_is_lost() {
     assert_eq!(w.read(3 * BLK as u64, BLK).unwrap(), [4; BLK], "as it was");
 }
 
+/// A table of references may be damaged where one would be added.
+#[test]
+fn a_clone_that_cannot_be_counted_becomes_a_copy() {
+    let mut w = World::new(64);
+    let bps = source(&mut w, 3);
+    for n in [0, 2] {
+        w.h.store.set_uncountable(bps[n].dva(0).offset);
+    }
+    w.h.store.set_unreadable(bps[2].dva(0).offset, true);
+    for (blkid, n) in [(3, 0), (5, 1), (7, 2)] {
+        w.dn.clone_block(&w.h.tx(), blkid, bps[n]);
+    }
+    let out = block_on(w.h.sync_open());
+    let cloned: Vec<_> = out.cloned.iter().map(|bp| bp.dva(0)).collect();
+    assert_eq!(cloned, [bps[1].dva(0)]);
+    assert_eq!(w.dn.inner.lock().held.lost, BTreeSet::from([7]), "what cannot be read cannot be copied");
+    assert_eq!(w.dn.shared.held.copied.load(Ordering::Relaxed), 0);
+    assert_eq!(w.read(3 * BLK as u64, BLK).unwrap(), [0xd0; BLK]);
+    w.reopen();
+    assert_eq!(w.read(3 * BLK as u64, BLK).unwrap(), [0xd0; BLK]);
+    assert_eq!(w.read(5 * BLK as u64, BLK).unwrap(), [0xd1; BLK]);
+    assert_eq!(w.read(7 * BLK as u64, BLK).unwrap(), [8; BLK], "as it was");
+    let copy = block_on(resident(|| w.dn.block_pointer(3))).unwrap().unwrap();
+    assert_ne!(copy.dva(0), bps[0].dva(0));
+}
+
 #[test]
 fn clones_of_an_object_that_is_postponed_outlive_their_source() {
     let mut w = World::new(3);

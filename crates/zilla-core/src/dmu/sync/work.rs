@@ -142,6 +142,7 @@ impl Work {
                 Frozen::Hole => self.bases.push((blkid, Base::Hole)),
             }
         }
+        self.copy_uncountable(txg).await?;
         let ids: BTreeSet<u64> =
             self.blocks.keys().chain(self.lacking.keys()).chain(self.clones.keys()).copied().collect();
         self.load_paths(&ids).await;
@@ -156,6 +157,32 @@ impl Work {
     fn cloned(&mut self, blkid: u64, bp: BlkPtr, data: Option<Bytes>) {
         self.clones.insert(blkid, bp);
         self.bases.push((blkid, data.map_or(Base::Unknown, Base::Data)));
+    }
+
+    /// Clones that the pool cannot count, as what it knows of the block is damaged, become copies.
+    async fn copy_uncountable(&mut self, txg: Txg) -> Result<()> {
+        let store = self.dn.shared.store.clone();
+        let mut damaged = Vec::new();
+        for (&blkid, bp) in self.clones.iter().filter(|(_, bp)| !bp.is_embedded()) {
+            if let Err(e @ Error::Corrupt(_)) = store.check_counts(bp).await {
+                damaged.push((blkid, e));
+            }
+        }
+        let mut copied = BTreeSet::new();
+        for (blkid, why) in damaged {
+            match self.dn.copy_clone(blkid, txg, why).await {
+                Ok(()) => drop(copied.insert(blkid)),
+                Err(e) => self.hold(blkid, txg, e).await?,
+            }
+        }
+        for &blkid in &copied {
+            self.clones.remove(&blkid);
+            if let Some((Frozen::Data(data), _)) = self.freeze(blkid, txg) {
+                self.blocks.insert(blkid, Some(data));
+            }
+        }
+        self.bases.retain(|(b, _)| !copied.contains(b));
+        Ok(())
     }
 
     /// Points to the blocks that others have too. Their parents are here.

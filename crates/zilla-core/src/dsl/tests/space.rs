@@ -4,6 +4,7 @@ use super::*;
 use crate::dsl::recv::RecvOpts;
 use crate::zap::ZAP_MAXNAMELEN;
 use futures_util::future::poll_immediate;
+use std::sync::atomic::Ordering;
 use zilla_codec::compress::Compress;
 use zilla_ondisk::bpobj::BpobjPhys;
 use zilla_ondisk::stream::Begin;
@@ -122,6 +123,26 @@ fn what_frees_is_let_in_though_more_is_used_than_there_is() {
     let tx = block_on(p.dsl.ctx().txgs.assign()).unwrap();
     assert!(p.dsl.reserve(&ds, &tx, 4096, false).unwrap_err().is(Errno::NoSpc));
     p.dsl.reserve(&ds, &tx, 0, true).unwrap();
+}
+
+/// Without a snapshot it gives space back.
+#[test]
+fn what_frees_is_refused_only_where_a_snapshot_may_hold_it() {
+    let mut p = Pool::new();
+    p.create("tank/a");
+    p.write("tank/a", 1, 0, 500, 1);
+    p.sync();
+    for held in [false, true] {
+        if held {
+            p.snapshot("tank/a@s");
+        }
+        let ds = p.ds("tank/a");
+        let tx = block_on(p.dsl.ctx().txgs.assign()).unwrap();
+        p.store.full.store(true, Ordering::Relaxed);
+        let frees = p.dsl.reserve(&ds, &tx, 0, true);
+        assert_eq!(frees.is_err_and(|e| e.is(Errno::NoSpc)), held);
+        p.store.full.store(false, Ordering::Relaxed);
+    }
 }
 
 #[test]

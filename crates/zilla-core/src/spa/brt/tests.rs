@@ -121,6 +121,17 @@ fn a_block_whose_references_cannot_be_read_stays() {
         }
         assert!(unread > 0 && freed > 0);
         assert_eq!(table.state.lock().phys.totalcount, unread);
+        // Nor can it be counted that they are cloned once more.
+        let brt = Brt::default();
+        brt.tables.lock().insert(0, Arc::new(table));
+        let mut damaged = 0;
+        for bp in &bps {
+            match brt.check(bp).await {
+                Err(Error::Corrupt(_)) => damaged += 1,
+                checked => checked.expect("the others can be counted"),
+            }
+        }
+        assert_eq!(damaged, unread);
     });
 }
 
