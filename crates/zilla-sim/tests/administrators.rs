@@ -287,7 +287,7 @@ async fn prepared(env: &Env, seed: u64) -> Pool {
         _ => new.vdev(NewVdev::raidz(1, [path(0), path(1), path(2)])).cache(path(3)),
     };
     let pool = Pool::create(env, new).await.unwrap();
-    if seed % 3 > 0 {
+    if !seed.is_multiple_of(3) {
         let spare = SpareSpec { leaf: LeafSpec { path: path(4), disk: true }, shared: None };
         pool.add_spares(&[spare]).await.unwrap();
     }
@@ -342,14 +342,16 @@ fn run(seed: u64, done: &mut BTreeMap<u64, u64>) {
     let slow = sim.env();
     // What is open while the pool is being prepared, and None after that.
     let failing = Arc::new(Mutex::new(Some(Vec::new())));
-    let fail = |d: &FaultyDevice| d.add(Rule::new(Ops::Reads, Fault::Error(EIO)).when(When::Chance(0.001)));
+    let fail = |d: &FaultyDevice| {
+        d.add(Rule::new(Ops::Reads, Fault::Error(EIO)).when(When::Chance(0.001)));
+    };
     let prepared_on = failing.clone();
     let env = sim.env().wrap_devices(move |_, device| {
         let device = Arc::new(FaultyDevice::new(device, &slow));
         device.add(Rule::new(Ops::All, Fault::Delay(SLOW)).when(When::Chance(0.3)));
         match &mut *prepared_on.lock() {
             Some(devices) => devices.push(Arc::downgrade(&device)),
-            None => drop(fail(&device)),
+            None => fail(&device),
         }
         device
     });
@@ -357,7 +359,7 @@ fn run(seed: u64, done: &mut BTreeMap<u64, u64>) {
     let work = async {
         let pool = prepared(&env, seed).await;
         let devices: Vec<Weak<FaultyDevice>> = failing.lock().take().unwrap_or_default();
-        devices.iter().filter_map(Weak::upgrade).for_each(|d| drop(fail(&d)));
+        devices.iter().filter_map(Weak::upgrade).for_each(|d| fail(&d));
         if end == POWER_CUT {
             sim.cut_power_at(sim.counters().ops + 1 + rng.below(IN_MIDST));
         }

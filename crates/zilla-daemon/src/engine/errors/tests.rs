@@ -11,8 +11,14 @@ fn is_in_the_table(why: &Refusal) -> bool {
     use Refusal::*;
     match why {
         NotBookmark(_) | NoBookmark(_) | BookmarkExists(_) | NotSnapshot(_) | NotAncestor => true,
-        LaterBookmarks(_) | OtherRedaction | AlreadyRedacted | NotDescendant | NoAccounts(_)
-        | FeatureDisabled(_) | OverLimit(..) => true,
+        LaterBookmarks(_)
+        | OtherRedaction
+        | AlreadyRedacted
+        | NotDescendant
+        | NoAccounts(_)
+        | FeatureDisabled(_)
+        | StreamNeedsFeature(_)
+        | OverLimit(..) => true,
         NotAllowed | NameTooLong(_) | NoParent | ParentNotFilesystem | BelowUsed(_) | BeyondAvailable(_) => {
             true
         }
@@ -55,6 +61,11 @@ fn refusals_on_datasets_have_these_codes_and_words() {
         ),
         (NoAccounts("userused"), ErrorCode::BadVersion, "userused is not kept in this file system"),
         (FeatureDisabled("f"), ErrorCode::BadVersion, "feature f is not enabled in this pool"),
+        (
+            StreamNeedsFeature("f"),
+            ErrorCode::BadVersion,
+            "pool must be upgraded to receive this stream. (It lacks the feature 'f'.)",
+        ),
         (OverLimit(x(), "snapshot_limit"), ErrorCode::NoSpc, "out of space"),
         (NotAllowed, ErrorCode::Perm, "permission denied"),
         (NameTooLong(x()), ErrorCode::NameTooLong, "x: name is too long"),
