@@ -128,8 +128,8 @@ fn what_a_sender_leaves_out_is_not_destroyed_at_its_receiver() {
     pool.judge();
 }
 
-/// As OpenZFS: what is being received at the sender lacks the snapshot like any other that does, and
-/// its receiver's copy does not go for it.
+/// As OpenZFS: what is being received at the sender lacks the snapshot like any other that does,
+/// and its receiver's copy does not go for it.
 #[test]
 fn what_is_being_received_at_the_sender_is_not_destroyed_at_its_receiver() {
     let world = World::new();

@@ -133,8 +133,8 @@ impl Ddt {
         self.tables.iter().map(Table::blocks).fold(0, u64::saturating_add)
     }
 
-    /// How many of so many entries may be changed in one txg: there must be room for the blocks they
-    /// are in.
+    /// How many of so many entries may be changed in one txg: there must be room for the blocks
+    /// they are in.
     fn at_once(&self, most: usize) -> usize {
         let (txgs, store) = (&self.ctx.txgs, &self.ctx.store);
         let mut n = most;

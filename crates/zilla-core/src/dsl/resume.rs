@@ -158,8 +158,8 @@ impl DslPool {
         Ok((RecvTarget { ds, os, new, bytes: state.bytes, resume }, alone))
     }
 
-    /// Gives a receive that goes on the properties that come with the rest, which is written by them.
-    /// A dataset that exists has the others when it has the contents.
+    /// Gives a receive that goes on the properties that come with the rest, which is written by
+    /// them. A dataset that exists has the others when it has the contents.
     #[crate::boxed]
     pub async fn recv_resume_props(&self, tx: &Tx, t: &RecvTarget, o: &RecvOpts) -> Result<()> {
         let asked = asked_for(&o.settings);

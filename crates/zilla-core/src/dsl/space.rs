@@ -10,8 +10,9 @@
 //! need ([`DslPool::hold_room`]), of what is free at the moment beside what is dirty. Where there
 //! is none it waits for what the txgs give back, and is refused when nothing is to come. What only
 //! frees waits too, but is not refused: alone in its txg it needs less than the part of the slop
-//! that is left for it, and it gives space back. Where a snapshot or the checkpoint may hold what it
-//! kills it gives nothing back, and is refused as well, when next to nothing of the slop is left.
+//! that is left for it, and it gives space back. Where a snapshot or the checkpoint may hold what
+//! it kills it gives nothing back, and is refused as well, when next to nothing of the slop is
+//! left.
 
 use super::DslPool;
 use super::dataset::DslDataset;

@@ -89,8 +89,8 @@ impl TxgState {
         counted.saturating_add(self.worst_of_dedup(blocks))
     }
 
-    /// The same of the deduplication tables alone. Their keys are checksums: each may lie in a block
-    /// of its own.
+    /// The same of the deduplication tables alone. Their keys are checksums: each may lie in a
+    /// block of its own.
     pub(crate) fn worst_of_dedup(&self, entries: u64) -> u64 {
         let blocks = entries.min(self.worst.dedup.load(Ordering::Relaxed));
         self.worst(DEDUP_COUNTED, OF_POOL).saturating_mul(blocks)

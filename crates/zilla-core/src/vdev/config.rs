@@ -26,8 +26,8 @@ use crate::error::{Errno, Error, Result};
 const MAX_DEPTH: usize = 5;
 const MAX_CHILDREN: usize = 4096;
 /// Vdevs of a pool, of which each leaf has queues of its own. The largest pools that people tell of
-/// have some hundred disks; where each vdev has the most that a RAID-Z may have, 255, this is enough
-/// for sixty of them.
+/// have some hundred disks; where each vdev has the most that a RAID-Z may have, 255, this is
+/// enough for sixty of them.
 const MAX_VDEVS: usize = 16 << 10;
 pub const ASHIFT_MIN: u32 = 9;
 pub const ASHIFT_MAX: u32 = 16;

@@ -111,8 +111,8 @@ pub trait Space: Send + Sync {
     /// Refuses if there is no room for `space` bytes on the devices, which the operation may make
     /// the sync write at worst.
     fn hold_room(&self, tx: &Tx, space: u64, leave: Leave) -> Result<()>;
-    /// How many of so many blocks may be freed in one txg: what the pool writes down about them takes
-    /// room too.
+    /// How many of so many blocks may be freed in one txg: what the pool writes down about them
+    /// takes room too.
     fn frees_at_once(&self, most: u64) -> u64 {
         most
     }

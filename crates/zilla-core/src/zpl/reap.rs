@@ -51,9 +51,9 @@ impl Zfs {
     }
 
     /// Frees a file, and then the directory of its extended attributes, which the same transaction
-    /// put into the queue. While a part's txg is waited for, or room in a pool that is too full even
-    /// for that, the file system is not held, so that who destroys or unmounts it need not wait; if
-    /// it is gone then, the next mount goes on.
+    /// put into the queue. While a part's txg is waited for, or room in a pool that is too full
+    /// even for that, the file system is not held, so that who destroys or unmounts it need not
+    /// wait; if it is gone then, the next mount goes on.
     pub(super) async fn reap(self: Arc<Self>, id: u64) -> Result<()> {
         let (weak, txgs) = (Arc::downgrade(&self), self.txgs()?.clone());
         let (mut zfs, mut next) = (self, id);

@@ -1,5 +1,5 @@
-//! What a sender leaves out of a package because he was told to (`zfs send -R` with `-s` or `-X`), or
-//! because it is being received itself, and what a receiver therefore spares.
+//! What a sender leaves out of a package because he was told to (`zfs send -R` with `-s` or
+//! `-X`), or because it is being received itself, and what a receiver therefore spares.
 //!
 //! OpenZFS's package lists what is in it and nothing else, and its `zfs receive -F` takes all that
 //! is missing for destroyed: a dataset that was left out this time, but not before, is destroyed

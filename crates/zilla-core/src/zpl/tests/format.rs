@@ -59,7 +59,8 @@ fn an_old_file_has_a_znode_of_264_bytes() {
     assert_eq!(owner_of(DMU_OT_ZNODE, &bonus), Some(Owner { uid: 1000, gid: 100, projid: Some(0) }));
 }
 
-/// A long ACL of an old file lies in an object of its own, which goes when a chmod replaces the ACL.
+/// A long ACL of an old file lies in an object of its own, which goes when a chmod replaces the
+/// ACL.
 #[test]
 fn an_old_file_that_gets_another_acl_leaves_none_behind() {
     let mut w = World::new(4, FsProps::default());
