@@ -15,7 +15,7 @@ use zilla_core::error::{Errno, Result};
 use zilla_core::spa::{CreateOpts, FailMode, Host, OpenOpts, Spa, discover};
 use zilla_core::txg::Tx;
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
-use zilla_core::zpl::{Cred, FsProps, NewFile, SetAttr, Unlimited, Zfs};
+use zilla_core::zpl::{Cred, FsProps, NewFile, SetAttr, Time, Unlimited, Zfs, ZplProps};
 use zilla_env::faulty::{Fault, FaultyDevice, Ops, Rule, When};
 use zilla_env::{Env, real_env};
 use zilla_ondisk::enums::{ObjsetType, PoolState};
@@ -44,7 +44,11 @@ fn host() -> Host {
 }
 
 async fn fs(env: &Env, spa: &Arc<Spa>) -> Result<Arc<Zfs>> {
-    let ds = spa.dsl.by_name("tank").await?;
+    fs_of(env, spa, "tank").await
+}
+
+async fn fs_of(env: &Env, spa: &Arc<Spa>, name: &str) -> Result<Arc<Zfs>> {
+    let ds = spa.dsl.by_name(name).await?;
     let os = spa.dsl.objset(&ds).await?;
     Zfs::open(env.clone(), os, Some(spa.ctx.txgs.clone()), Arc::new(Unlimited), FsProps::default()).await
 }
@@ -470,6 +474,81 @@ fn a_log_that_was_not_claimed_is_left_alone() {
         spa.close(Some(PoolState::Exported)).await.unwrap();
         let spa = import(&env, copy.path()).await;
         drop(logged_fs(&env, &spa).await);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+    });
+    zdb_clean(dir.path(), "tank");
+    zdb_clean(copy.path(), "tank");
+}
+
+/// A dir that is damaged keeps nobody's log beside it from being claimed, and what comes up later
+/// has none that could be used.
+#[test]
+fn a_damaged_dir_keeps_no_log_beside_it_from_being_claimed() {
+    let env = real_env(2);
+    let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    make(&env, VdevKind::File, &[dir.path().join("d0")]);
+    // Where a dir's bonus has its parent.
+    const PARENT: usize = 16;
+    let set_parent = async |spa: &Arc<Spa>, dir: u64, parent: u64| {
+        let mos = spa.ctx.mos().clone();
+        let task = move |tx: Tx| -> BoxFuture<'static, Result<()>> {
+            Box::pin(async move {
+                let dn = mos.hold_wait(zilla_core::types::ObjectId(dir)).await?;
+                let mut bonus = dn.bonus().to_vec();
+                bonus[PARENT..PARENT + 8].copy_from_slice(&parent.to_ne_bytes());
+                dn.set_bonus(&tx, &bonus);
+                Ok(())
+            })
+        };
+        spa.ctx.sync_task(task).await.unwrap();
+    };
+    env.block_on(async {
+        let spa = import(&env, dir.path()).await;
+        for name in ["tank/bad", "tank/good"] {
+            let dsl = spa.dsl.clone();
+            let task = move |tx: Tx| -> BoxFuture<'static, Result<()>> {
+                Box::pin(async move {
+                    let ds = dsl.create_fs(&tx, name, ObjsetType::Zfs, 0).await?;
+                    let os = dsl.objset(&ds).await?;
+                    zilla_core::zpl::create_fs(&os, &tx, &ZplProps::new(0, 0, Time { sec: 1, nsec: 0 })).await
+                })
+            };
+            spa.ctx.sync_task(task).await.unwrap();
+            spa.dsl.open_log(&spa.dsl.by_name(name).await.unwrap()).await.unwrap();
+        }
+        let (bad, root) = (spa.dsl.by_name("tank/bad").await.unwrap().dir().id(), spa.dsl.root_dir().id());
+        let mut ids = Vec::new();
+        let all =
+            [fs_of(&env, &spa, "tank/bad").await.unwrap(), fs_of(&env, &spa, "tank/good").await.unwrap()];
+        for zfs in &all {
+            let new = NewFile::new(0o100644, Cred::default());
+            ids.push(zfs.create(zfs.root(), b"new", new).await.unwrap().0.id());
+            zfs.fsync(ids[ids.len() - 1]).await.unwrap();
+        }
+        set_parent(&spa, bad, bad).await;
+        for (zfs, id) in all.iter().zip(&ids) {
+            zfs.write(*id, 0, &vec![7; 10_000].into(), false).await.unwrap();
+            zfs.fsync(*id).await.unwrap();
+        }
+        std::fs::copy(dir.path().join("d0"), copy.path().join("d0")).unwrap();
+        set_parent(&spa, bad, root).await;
+        drop(all);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+
+        let spa = import(&env, copy.path()).await;
+        let good = spa.dsl.by_name("tank/good").await.unwrap();
+        spa.dsl.open_log(&good).await.unwrap();
+        let zfs = fs_of(&env, &spa, "tank/good").await.unwrap();
+        assert_eq!(zfs.read(ids[1], 0, 10_000).await.unwrap().concat(), vec![7; 10_000]);
+        drop((zfs, good));
+        set_parent(&spa, bad, root).await;
+        let bad = spa.dsl.by_name("tank/bad").await.unwrap();
+        assert!(spa.dsl.open_log(&bad).await.map(drop).unwrap_err().is(Errno::Io));
+        drop(bad);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        let spa = import(&env, copy.path()).await;
+        spa.dsl.open_log(&spa.dsl.by_name("tank/bad").await.unwrap()).await.unwrap();
+        drop(fs_of(&env, &spa, "tank/bad").await.unwrap());
         spa.close(Some(PoolState::Exported)).await.unwrap();
     });
     zdb_clean(dir.path(), "tank");

@@ -60,6 +60,16 @@ enum LayerData {
 }
 
 impl LayerData {
+    /// The memory that it takes.
+    fn bytes(&self) -> usize {
+        match self {
+            LayerData::Partial(part) => part.buf.len(),
+            LayerData::Full(buf) => buf.len(),
+            LayerData::Frozen(b) => b.len(),
+            LayerData::Hole => 0,
+        }
+    }
+
     /// Which bytes of the block were written.
     fn known(&self) -> SmallVec<[(u64, u64); 2]> {
         match self {

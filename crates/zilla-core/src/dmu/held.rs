@@ -73,6 +73,8 @@ pub(crate) struct Held {
     postponed: bool,
     /// Bytes of cloned blocks that are postponed with the object. They are counted as held.
     postponed_bytes: usize,
+    /// Bytes of all that is postponed with it.
+    waiting: usize,
 }
 
 impl Held {
@@ -104,17 +106,6 @@ pub(crate) enum KeptPart {
     Free(u64),
     /// So many bytes behind the end of the file, which is at the offset, are freed.
     Behind(u64),
-}
-
-impl KeptPart {
-    /// Of the log, with the records' headers.
-    fn bytes(&self) -> usize {
-        match self {
-            KeptPart::Data(data) => LR_WRITE_SIZE + data.len(),
-            KeptPart::Free(_) => LR_WRITE_SIZE,
-            KeptPart::Behind(_) => 2 * LR_WRITE_SIZE,
-        }
-    }
 }
 
 /// Of an objset: who holds something, has lost something or waits, and how much is held.
@@ -216,12 +207,14 @@ impl Dnode {
         }
     }
 
+    /// Whether one more clone may be copied in this sync.
+    pub(super) fn may_copy(&self) -> bool {
+        let bytes = self.blksz() as usize;
+        self.shared.held.copied.fetch_add(bytes, Ordering::Relaxed) + bytes <= MAX_COPIED
+    }
+
     /// Gives the layer of `txg` the bytes of the cloned block that it is, to be written.
     pub(super) async fn copy_clone(self: &Arc<Self>, blkid: u64, txg: Txg, why: Error) -> Result<()> {
-        let bytes = self.blksz() as usize;
-        if self.shared.held.copied.fetch_add(bytes, Ordering::Relaxed) + bytes > MAX_COPIED {
-            return Err(why);
-        }
         self.load_clone_of(blkid, txg).await?;
         let (objset, object) = (self.shared.objset, self.id());
         tracing::warn!(objset, %object, blkid, error = %why, "a cloned block is copied: it cannot be counted");
@@ -278,9 +271,13 @@ impl Dnode {
             inner.held.lost.insert(blkid);
             blocks.remove(&blkid);
         }
+        let mut waiting = 0;
         for &blkid in &blocks {
-            inner.dbuf(blkid).postpone(txg);
+            let db = inner.dbuf(blkid);
+            db.postpone(txg);
+            waiting += db.changed_bytes();
         }
+        inner.held.waiting = waiting;
         let next = &mut inner.pending[txg.next()];
         // What was written after it was freed is no longer free.
         for &blkid in next.blocks.iter().filter(|b| !next.frees.contains(**b)) {
@@ -308,12 +305,16 @@ impl Dnode {
     fn kept(&self, end: u64, out: &mut Vec<Kept>, room: &mut usize) {
         let mut inner = self.inner.lock();
         let (object, blksz) = (self.id().0, u64::from(inner.head.blksz));
-        let mut put = |offset: u64, what: KeptPart| match room.checked_sub(what.bytes()) {
+        let mut left_out = false;
+        let mut fits = |data: usize, headers: usize| match room.checked_sub(headers * LR_WRITE_SIZE + data) {
             Some(left) => {
                 *room = left;
-                out.push(Kept { object, offset, what });
+                true
             }
-            None => tracing::error!(object, offset, "held bytes are too many for the log"),
+            None => {
+                left_out = true;
+                false
+            }
         };
         let (mut frees, postponed) = (inner.held.frees.clone(), inner.held.postponed);
         let mut blocks: BTreeSet<u64> = inner.held.blocks.keys().copied().collect();
@@ -324,12 +325,14 @@ impl Dnode {
             }
         }
         for (first, last) in frees.iter() {
-            let (from, to) = (first.saturating_mul(blksz), last.saturating_mul(blksz));
-            if from < to.min(end) {
-                put(from, KeptPart::Free(to.min(end) - from));
+            // No record may name what no file can have.
+            let most = end.max(i64::MAX as u64);
+            let (from, to) = (first.saturating_mul(blksz), last.saturating_mul(blksz).min(most));
+            if from < to.min(end) && fits(0, 1) {
+                out.push(Kept { object, offset: from, what: KeptPart::Free(to.min(end) - from) });
             }
-            if to > end {
-                put(end, KeptPart::Behind(to - end));
+            if to > end && fits(0, 2) {
+                out.push(Kept { object, offset: end, what: KeptPart::Behind(to - end) });
             }
             blocks.extend(inner.pending.iter().flat_map(|p| p.blocks.range(first..last)));
         }
@@ -344,11 +347,18 @@ impl Dnode {
             };
             for (from, to) in ranges {
                 let to = to.min(blksz).min(end.saturating_sub(start));
-                let mut data = IoBuf::scratch(to.saturating_sub(from) as usize);
-                if !data.is_empty() && db.read(from as usize, &mut data) {
-                    put(start + from, KeptPart::Data(data.into_bytes()));
+                let len = to.saturating_sub(from) as usize;
+                if len == 0 || !fits(len, 1) {
+                    continue;
+                }
+                let mut data = IoBuf::scratch(len);
+                if db.read(from as usize, &mut data) {
+                    out.push(Kept { object, offset: start + from, what: KeptPart::Data(data.into_bytes()) });
                 }
             }
+        }
+        if left_out {
+            tracing::error!(object, "held bytes are too many for the log");
         }
     }
 
@@ -371,6 +381,16 @@ impl Dnode {
         let (blksz, end) = (u64::from(inner.head.blksz).max(1), off.saturating_add(len));
         let dirty = inner.dbufs.range(off / blksz..end.div_ceil(blksz)).filter(|(_, db)| !db.is_clean());
         dirty.map(|(b, _)| (off.max(b * blksz), end.min((b + 1).saturating_mul(blksz)))).collect()
+    }
+
+    /// An error if so much waits with the object to be put on disk that no more may be written.
+    pub(crate) fn check_waiting(&self) -> Result<()> {
+        let inner = self.inner.lock();
+        if !inner.held.postponed || inner.held.waiting <= MAX_HELD {
+            return Ok(());
+        }
+        let what = format!("object {} cannot be written: the block that it lies in is damaged", self.id());
+        Err(Error::os(Errno::Io, what))
     }
 
     /// An error if something that was written to the object could not be put on disk.

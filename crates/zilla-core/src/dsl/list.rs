@@ -27,6 +27,11 @@ pub struct Child {
     pub id: u64,
 }
 
+fn not_a_child(dir: &DslDir, id: u64) -> Error {
+    let what = format!("dir {id} is not a child of dir {}, or twice", dir.id);
+    Error::corrupt(Some(Bookmark::new(0, ObjectId(id), 0, 0)), "", what)
+}
+
 /// What a dataset's structures say of it. Sizes are in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DatasetInfo {
@@ -113,20 +118,26 @@ impl DslPool {
     }
 
     /// The dirs right below a dir. Each has this one as its parent and is there once: so whoever
-    /// goes down the tree comes to each
-    /// dir once, and to an end.
+    /// goes down the tree comes to each dir once, and to an end.
     #[crate::boxed]
     pub async fn child_dirs(&self, dir: &DslDir) -> Result<Vec<Arc<DslDir>>> {
         let (mut out, mut seen) = (Vec::new(), BTreeSet::new());
         for c in self.children(dir).await? {
-            let child = self.dir(c.id).await?;
-            if !seen.insert(c.id) || child.parent().is_none_or(|p| p.id != dir.id) {
-                let what = format!("dir {} is not a child of dir {}, or twice", c.id, dir.id);
-                return Err(Error::corrupt(Some(Bookmark::new(0, ObjectId(c.id), 0, 0)), "", what));
+            if !seen.insert(c.id) {
+                return Err(not_a_child(dir, c.id));
             }
-            out.push(child);
+            out.push(self.child_dir(dir, c.id).await?);
         }
         Ok(out)
+    }
+
+    /// One of them.
+    pub(crate) async fn child_dir(&self, dir: &DslDir, id: u64) -> Result<Arc<DslDir>> {
+        let child = self.dir(id).await?;
+        match child.parent().is_some_and(|p| p.id == dir.id) {
+            true => Ok(child),
+            false => Err(not_a_child(dir, id)),
+        }
     }
 
     /// A head's snapshots, oldest first.

@@ -34,12 +34,6 @@ impl DslPool {
         task.await
     }
 
-    /// The intent logs that are in use.
-    pub(crate) fn open_logs(&self) -> Vec<Arc<crate::zil::Zilog>> {
-        let all = self.open_datasets();
-        all.iter().filter_map(|ds| ds.open_objset()?.log().cloned()).collect()
-    }
-
     /// In syncing context, before a head and a clone exchange their contents: what is discarded
     /// takes its log along. One that is in use is known here better than on the disk.
     pub(super) async fn discard_log(&self, head: &DslDataset, clone: &DslDataset) {

@@ -421,6 +421,7 @@ impl DslPool {
         let phys = DslDataset::decode(&dn)?;
         let dir = self.dir(phys.dir_obj).await?;
         let ds = DslDataset::new(dn, phys, dir.clone());
+        ds.log_freed.store(self.ctx.log.is_passed_over(phys.creation_txg), Ordering::Relaxed);
         if ds.is_snapshot() {
             let head = self.mos().hold_wait(ObjectId(dir.phys().head_dataset_obj)).await?;
             let names = Zap::open(self.mos(), DslDataset::decode(&head)?.snapnames_zapobj).await?;

@@ -22,6 +22,7 @@ use crate::types::{Bookmark, ObjectId};
 use crate::vdev::{Indirect, Run, Top, Vdev, VdevKind, VdevTree};
 use crate::zap::Zap;
 use std::sync::Arc;
+use zilla_env::Env;
 use zilla_ondisk::object_type::{DMU_OTN_UINT32_METADATA, DMU_OTN_UINT64_METADATA};
 use zilla_ondisk::removal::{
     DMU_POOL_REMOVING, IndirectBirthEntryPhys, IndirectBirthPhys, IndirectMappingEntryPhys,
@@ -36,9 +37,11 @@ pub(super) const NONE: u64 = u64::MAX;
 const MAPPING_BLKSZ: u32 = 128 << 10;
 /// How much of a mapping is read at a time.
 const CHUNK: usize = 1 << 20;
-/// Runs, and so many births, that are in memory at most of all removed vdevs: 2 GiB, which is
-/// enough for half a terabyte in pieces of 8K.
-const MOST_RUNS: usize = if cfg!(test) { 1 << 14 } else { 1 << 26 };
+/// Runs, and so many births, that may be in memory of all removed vdevs however little of it there
+/// is: 2 GiB, which is enough for half a terabyte in pieces of 8K.
+const RUNS: usize = if cfg!(test) { 1 << 14 } else { 1 << 26 };
+/// Beyond that they may take a part of the machine's memory, a quarter.
+const PART: u64 = 4;
 
 /// Of a pool from which nothing was removed.
 pub(super) fn nothing_removed() -> SpaRemovingPhys {
@@ -74,6 +77,13 @@ pub(super) async fn load(mos: &Arc<Objset>, directory: &Zap, tree: &VdevTree) ->
     }
 }
 
+/// So many runs are in memory at most.
+pub(super) async fn most_runs(env: &Env) -> usize {
+    let memory = crate::memory::read(&*env.opener).await.filter(|_| !cfg!(test));
+    let part = memory.map_or(0, |m| m.total / PART / size_of::<Run>() as u64);
+    RUNS.max(usize::try_from(part).unwrap_or(usize::MAX))
+}
+
 fn bad(vdev: u32, what: impl std::fmt::Display) -> Error {
     Error::corrupt(None, format!("vdev {vdev}"), what.to_string())
 }
@@ -85,16 +95,17 @@ pub(super) async fn read(mos: &Arc<Objset>, top: &Top, tree: &VdevTree) -> Resul
         id.map(ObjectId).ok_or_else(|| bad(top.id, format!("its configuration lacks {name}")))
     };
     let dn = mos.hold_wait(object(ZPOOL_CONFIG_INDIRECT_OBJECT)?).await?;
-    let runs = read_runs(&dn, top, tree).await?;
+    let most = most_runs(&tree.env).await;
+    let runs = read_runs(&dn, top, tree, most).await?;
     let dn = mos.hold_wait(object(ZPOOL_CONFIG_INDIRECT_BIRTHS)?).await?;
-    let births = read_births(&dn, top.id).await?;
+    let births = read_births(&dn, top.id, most).await?;
     Indirect::new(runs, births).map_err(|e| bad(top.id, format!("its mapping: {e}")))
 }
 
 /// The runs of a vdev, each of which leads to a place that there is.
-async fn read_runs(dn: &Arc<Dnode>, top: &Top, tree: &VdevTree) -> Result<Vec<Run>> {
+async fn read_runs(dn: &Arc<Dnode>, top: &Top, tree: &VdevTree, most: usize) -> Result<Vec<Run>> {
     let others = tree.indirect().filter(|t| t.id != top.id).filter_map(|t| t.vdev.indirect());
-    let room = MOST_RUNS.saturating_sub(others.map(|m| m.runs().len()).sum());
+    let room = most.saturating_sub(others.map(|m| m.runs().len()).sum());
     let (mut runs, mut end) = (Vec::new(), 0);
     let take = |e: IndirectMappingEntryPhys| {
         let (src, dst) = (e.src_offset(), e.dst());
@@ -105,7 +116,7 @@ async fn read_runs(dn: &Arc<Dnode>, top: &Top, tree: &VdevTree) -> Result<Vec<Ru
             bad(top.id, format!("its mapping: entry {} maps {:#x} bytes at {src:#x}", runs.len(), dst.asize))
         })?;
         if runs.len() >= room {
-            return Err(too_long(top.id));
+            return Err(too_long(top.id, most));
         }
         // Removal is only for pools of single disks and mirrors.
         let to = tree.top(dst.vdev)?;
@@ -128,14 +139,14 @@ async fn read_runs(dn: &Arc<Dnode>, top: &Top, tree: &VdevTree) -> Result<Vec<Ru
 }
 
 /// Up to where a vdev was copied in which txgs.
-async fn read_births(dn: &Arc<Dnode>, vdev: u32) -> Result<Vec<(u64, u64)>> {
+async fn read_births(dn: &Arc<Dnode>, vdev: u32, most: usize) -> Result<Vec<(u64, u64)>> {
     let mut births: Vec<(u64, u64)> = Vec::new();
     let take = |b: IndirectBirthEntryPhys| {
         if births.last().is_some_and(|(end, txg)| b.offset <= *end || b.phys_birth_txg < *txg) {
             return Err(bad(vdev, "the txgs in which it was copied are out of order"));
         }
-        if births.len() >= MOST_RUNS {
-            return Err(too_long(vdev));
+        if births.len() >= most {
+            return Err(too_long(vdev, most));
         }
         births.push((b.offset, b.phys_birth_txg));
         Ok(())
@@ -144,8 +155,8 @@ async fn read_births(dn: &Arc<Dnode>, vdev: u32) -> Result<Vec<(u64, u64)>> {
     Ok(births)
 }
 
-fn too_long(vdev: u32) -> Error {
-    let what = format!("vdev {vdev}: the mappings of removed devices have over {MOST_RUNS} entries");
+fn too_long(vdev: u32, most: usize) -> Error {
+    let what = format!("vdev {vdev}: the mappings of removed devices have over {most} entries");
     Error::os(Errno::NoMem, format!("{what}, for which there is no memory"))
 }
 
@@ -187,7 +198,7 @@ impl Entries {
     }
 
     pub(super) async fn read(&self, top: &Top, tree: &VdevTree) -> Result<Vec<Run>> {
-        read_runs(&self.entries, top, tree).await
+        read_runs(&self.entries, top, tree, most_runs(&tree.env).await).await
     }
 
     /// Of each of `len` runs, how many of its bytes are obsolete.

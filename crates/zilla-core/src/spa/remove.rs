@@ -206,10 +206,19 @@ impl Spa {
         self.sync().await?;
         self.may_remove(top, true)?;
         // What cannot be found cannot be moved.
-        self.metaslabs.in_use(top.id, 0, u64::MAX).await.map_err(|e| match e {
+        let used = self.metaslabs.in_use(top.id, 0, u64::MAX).await.map_err(|e| match e {
             Error::Corrupt(_) => Refusal::UnknownSpace.into(),
             e => e,
         })?;
+        // An import reads the mapping into memory. What finds no place in one piece has more runs.
+        let tree = self.tree();
+        let others: usize = tree.indirect().filter_map(|t| t.vdev.indirect()).map(|m| m.runs().len()).sum();
+        let mapped = others + runs(&used, top).len();
+        if mapped > indirect::most_runs(&self.ctx.env).await / 2 {
+            let what =
+                format!("removed devices would be mapped by {mapped} entries, too many for the memory");
+            return Err(Error::os(Errno::NoMem, what));
+        }
         let (spa, top) = (self.clone(), top.clone());
         let task = move |tx: Tx| -> BoxFuture<'static, Result<()>> {
             Box::pin(async move { spa.begin_sync(&tx, &top).await })

@@ -26,7 +26,6 @@ use crate::tunables;
 use crate::txg::{DeviceIo, Tx, history_is_kept, syncing};
 use crate::types::Txg;
 use crate::vdev::{ConfigFor, IoKind};
-use crate::zil::take_over_all;
 use futures_util::future::{Either, select};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -39,6 +38,8 @@ use zilla_ondisk::{BlkPtr, Uberblock};
 
 /// The longest that a txg is left open, in seconds, whatever is set.
 const LONGEST_TXG: u64 = 1 << 30;
+/// How long a sync waits before it takes over work of commits that waits for its owners.
+const PATIENCE: Duration = Duration::from_millis(100);
 const PASS_DEFERRED_FREE: u64 = 2;
 const PASS_DONT_COMPRESS: u64 = 6;
 /// Bytes that a table may be believed to save.
@@ -60,12 +61,12 @@ impl Spa {
             let most = Duration::from_secs(tunables::TXG_TIMEOUT.get().clamp(1, LONGEST_TXG));
             self.ctx.txgs.wait_for_work(most).await;
             let last = self.ctx.txgs.is_stopped();
-            let hurried = take_over_all(&self.dsl);
+            let hurried = self.ctx.log.take_over(&self.ctx.env);
             let txg = self.ctx.txgs.quiesce().await;
             drop(hurried);
             let begun = self.zio.tracer().begin();
             self.ctx.txgs.sync_begins(txg, self.device_io());
-            match syncing(self.sync_txg(txg)).await {
+            match self.sync_to_the_end(txg).await {
                 Ok(()) => {
                     self.zio.tracer().txg(txg.0, begun);
                     self.ctx.txgs.sync_ends(txg, self.device_io());
@@ -80,8 +81,22 @@ impl Spa {
                 break;
             }
         }
+        // Who waits behind it is to know.
+        drop(self.ctx.log.take_over(&self.ctx.env));
         self.sync_over.store(true, Ordering::Release);
         self.sync_ended.notify(usize::MAX);
+    }
+
+    /// What it waits for may be work of a commit that nobody polls.
+    async fn sync_to_the_end(self: &Arc<Self>, txg: Txg) -> Result<()> {
+        let mut work = std::pin::pin!(syncing(self.sync_txg(txg)));
+        loop {
+            let patience = std::pin::pin!(self.ctx.env.sleep(PATIENCE));
+            match select(work.as_mut(), patience).await {
+                Either::Left((synced, _)) => return synced,
+                Either::Right(_) => drop(self.ctx.log.take_over(&self.ctx.env)),
+            }
+        }
     }
 
     /// What all devices did so far, if the history of txgs is kept.

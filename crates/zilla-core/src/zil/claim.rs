@@ -48,17 +48,29 @@ pub struct Claim {
 /// none that could be read, and keeps nobody from the others.
 #[crate::boxed]
 pub async fn claim_all(dsl: &Arc<DslPool>, (metaslabs, zio): (&Metaslabs, &Zio), how: Claim) -> Result<()> {
-    let mut todo = vec![dsl.root_dir()];
+    let (mut todo, mut seen, mut all) = (vec![dsl.root_dir()], BTreeSet::new(), true);
     while let Some(dir) = todo.pop() {
-        todo.extend(unless_damaged(&dir.name(), dsl.child_dirs(&dir).await)?.unwrap_or_default());
+        let children = unless_damaged(&dir.name(), dsl.children(&dir).await)?;
+        all &= children.is_some();
+        for child in children.into_iter().flatten().filter(|c| seen.insert(c.id)) {
+            let name = format!("{}/{}", dir.name(), child.name);
+            match unless_damaged(&name, dsl.child_dir(&dir, child.id).await)? {
+                Some(dir) => todo.push(dir),
+                None => all = false,
+            }
+        }
         // What older versions left of a dataset that they could not destroy.
         if dir.phys().head_dataset_obj == 0 {
             continue;
         }
-        let Some(head) = unless_damaged(&dir.name(), dsl.head(&dir).await)? else { continue };
-        if !head.phys().bp.is_hole() {
-            claim(dsl, (metaslabs, zio), &head, how).await?;
+        match unless_damaged(&dir.name(), dsl.head(&dir).await)? {
+            Some(head) if !head.phys().bp.is_hole() => claim(dsl, (metaslabs, zio), &head, how).await?,
+            Some(_) => {}
+            None => all = false,
         }
+    }
+    if !all {
+        dsl.ctx().log.pass_over(how.open);
     }
     Ok(())
 }
@@ -245,6 +257,8 @@ impl Claims<'_> {
                 wrong = Some("it clones what is not a file's data");
             } else if bp.dvas().any(|d| !self.metaslabs.holds(&d)) {
                 wrong = Some("it clones a block that is on none of the pool's vdevs");
+            } else if matches!(self.store.check_counts(bp).await, Err(Error::Corrupt(_))) {
+                wrong = Some("it clones a block that cannot be counted, as the table is damaged");
             } else {
                 match self.take(bp, false).await? {
                     Taken::InUse(_) => references.push(*bp),

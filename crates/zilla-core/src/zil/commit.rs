@@ -114,7 +114,7 @@ impl Zilog {
         if !able || self.is_disabled() {
             return;
         }
-        let _hurried = self.take_over();
+        let _hurried = self.ctx.log.take_over(&self.ctx.env);
         if let Joined::Waiter(w, driven) = self.join(None, self.ctx.txgs.open(), synced) {
             OptionFuture::from(driven).await;
             w.wait().await;

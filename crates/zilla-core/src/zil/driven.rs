@@ -6,20 +6,23 @@
 //!
 //! - Who goes away leaves the work to a task of its own.
 //! - Work that waits lies where the sync of a txg finds it: the sync takes over what lies there
-//!   before it waits for anybody ([`Zilog::take_over`]), and until it has what it waits for, work
-//!   that comes to wait is left to a task at once ([`Hurry`]). Whoever waits behind such work
-//!   without a sync waits until the next txg ends.
+//!   before it waits for anybody ([`PoolLog::take_over`]), and until it has what it waits for, work
+//!   that comes to wait is left to a task at once ([`Hurry`]). A sync that takes long does so again
+//!   and again: what it waits for (a flush, a space map that is being read) may be such work's,
+//!   whichever log's that is. Whoever waits behind such work without a sync waits until the next
+//!   txg ends.
 //!
 //! Work that ends without waiting costs nothing of this.
 
+use super::PoolLog;
 use super::log::Zilog;
-use crate::dsl::DslPool;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
+use zilla_env::Env;
 
 type Work = BoxFuture<'static, ()>;
 
@@ -66,7 +69,7 @@ impl Driven {
             }
             return None;
         }
-        let mut all = self.log.parked.lock();
+        let mut all = self.log.ctx.log.parked.lock();
         if self.log.ctx.log.hurry.0.load(Ordering::SeqCst) > 0 {
             return Some(work);
         }
@@ -80,7 +83,7 @@ impl Driven {
     /// It is over.
     fn leave(&mut self) {
         if let Some(parked) = self.parked.take() {
-            self.log.parked.lock().retain(|p| !Arc::ptr_eq(p, &parked));
+            self.log.ctx.log.parked.lock().retain(|p| !Arc::ptr_eq(p, &parked));
         }
     }
 }
@@ -131,15 +134,10 @@ impl Drop for Hurried<'_> {
     }
 }
 
-impl Zilog {
+impl PoolLog {
     /// Gives work that waits for its owner a task of its own, and what comes to wait later.
-    pub(super) fn take_over(&self) -> Hurried<'_> {
-        let hurried = self.ctx.log.hurry.begin();
-        self.spawn_parked();
-        hurried
-    }
-
-    fn spawn_parked(&self) {
+    pub(crate) fn take_over(&self, env: &Env) -> Hurried<'_> {
+        let hurried = self.hurry.begin();
         let all = std::mem::take(&mut *self.parked.lock());
         for parked in all {
             let (work, owner) = {
@@ -148,19 +146,11 @@ impl Zilog {
                 (lying.work.take(), lying.owner.take())
             };
             if let Some(work) = work {
-                self.ctx.env.spawn(work);
+                env.spawn(work);
                 // He waits for what the work brings about.
                 owner.into_iter().for_each(Waker::wake);
             }
         }
+        hurried
     }
-}
-
-/// For the sync task, while it waits until nobody holds a txg: see [`Zilog::take_over`].
-pub(crate) fn take_over_all(dsl: &DslPool) -> Hurried<'_> {
-    let hurried = dsl.ctx().log.hurry.begin();
-    for log in dsl.open_logs() {
-        log.spawn_parked();
-    }
-    hurried
 }

@@ -94,7 +94,7 @@ impl Zilog {
         txg: Txg,
         end_of: impl Fn(u8, &[u8]) -> Option<u64>,
     ) -> bool {
-        let hurried = self.take_over();
+        let hurried = self.ctx.log.take_over(&self.ctx.env);
         self.fill().await;
         let header = os.phys().zil_header;
         let result = self.log_again(&header, txg, || os.kept(end_of)).await;

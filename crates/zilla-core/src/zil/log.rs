@@ -3,7 +3,6 @@
 //! The blocks that are on disk or on their way are a chain ([`Chain`]), of which each sync frees
 //! from the front what is over.
 
-use super::driven::Parked;
 use super::itx::{Itx, Itxs, When};
 use super::policy::Pace;
 use super::states::{Chain, GivenBack, Trains};
@@ -92,8 +91,6 @@ pub struct Zilog {
     throughput: AtomicBool,
     /// From this txg on records of extended attributes may be written; 0: not.
     pub(super) saxattr_txg: AtomicU64,
-    /// Work of commits that waits.
-    pub(super) parked: Mutex<Vec<Arc<Parked>>>,
 }
 
 impl Zilog {
@@ -112,7 +109,6 @@ impl Zilog {
             disabled: AtomicBool::new(false),
             throughput: AtomicBool::new(false),
             saxattr_txg: AtomicU64::new(0),
-            parked: Mutex::default(),
         })
     }
 
@@ -285,7 +281,7 @@ impl Zilog {
             if !self.state.lock().chain.is_on_its_way(txg) {
                 return;
             }
-            hurried.get_or_insert_with(|| self.take_over());
+            hurried.get_or_insert_with(|| self.ctx.log.take_over(&self.ctx.env));
             listener.await;
         }
     }

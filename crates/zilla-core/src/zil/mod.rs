@@ -78,7 +78,6 @@ pub use claim::chain;
 pub(crate) use claim::claimed;
 pub(crate) use claim::read_logged;
 pub use claim::{Claim, claim_all};
-pub(crate) use driven::take_over_all;
 pub use itx::When;
 pub use log::Zilog;
 pub(crate) use replay::logged_block;
@@ -87,9 +86,12 @@ pub(crate) use reset::push_out_all;
 pub use reset::reset_all;
 pub use stats::{LATENCY_BUCKETS, LogCounts, LogStats};
 
+use crate::types::Txg;
 use driven::Hurry;
 use parking_lot::Mutex;
 use policy::{Devices, Routes};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use throttle::Throttle;
 use zilla_ondisk::zil::{ZIL_REPLAY_NEEDED, ZilHeader};
 
@@ -105,7 +107,24 @@ pub struct PoolLog {
     devices: Mutex<Devices>,
     /// How they spare log devices that fill up.
     throttle: Throttle,
+    /// Work of commits that waits.
+    parked: Mutex<Vec<Arc<driven::Parked>>>,
+    /// The first txg of the pool, if not all logs could be looked at then; otherwise 0. Those of
+    /// older datasets that come up later were claimed by nobody.
+    passed_over: AtomicU64,
     hurry: Hurry,
+}
+
+impl PoolLog {
+    /// Some logs could not be looked at when those of the pool were claimed, in its first txg.
+    fn pass_over(&self, open: Txg) {
+        self.passed_over.store(open.0, Ordering::Relaxed);
+    }
+
+    /// Whether a dataset that comes up now, of this creation, may have a log that was not claimed.
+    pub(crate) fn is_passed_over(&self, creation: u64) -> bool {
+        creation < self.passed_over.load(Ordering::Relaxed)
+    }
 }
 
 /// Whether a log holds records that no file system has seen yet.

@@ -174,6 +174,7 @@ impl Zfs {
         let mut state = zn.state.lock();
         let off = at.unwrap_or(state.attrs.size);
         Zfs::check_write(&zn, &state, off)?;
+        zn.dnode().check_waiting()?;
         let len = total(data);
         let end = match off.checked_add(len) {
             Some(end) if end <= OFFSET_MAX => end,

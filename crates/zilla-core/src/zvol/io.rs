@@ -89,6 +89,7 @@ impl Zvol {
     fn write_now(&self, tx: &Tx, off: u64, len: u64, data: &[Bytes]) -> Now<()> {
         let _order = self.order.lock();
         self.data.in_order(tx)?;
+        self.data.check_waiting()?;
         self.check_range(off, len, Errno::NoSpc)?;
         // What was acknowledged before a crash may take nearly the last.
         let redone = self.replaying.load(Ordering::Relaxed);

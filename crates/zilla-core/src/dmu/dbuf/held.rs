@@ -14,12 +14,12 @@ impl Dbuf {
 
     /// The memory of the held layer.
     pub(crate) fn held_bytes(&self) -> usize {
-        match self.layers.first().filter(|l| l.txg == HELD).map(|l| &l.data) {
-            Some(LayerData::Partial(part)) => part.buf.len(),
-            Some(LayerData::Full(buf)) => buf.len(),
-            Some(LayerData::Frozen(b)) => b.len(),
-            Some(LayerData::Hole) | None => 0,
-        }
+        self.layers.first().filter(|l| l.txg == HELD).map_or(0, |l| l.data.bytes())
+    }
+
+    /// The memory of all layers.
+    pub(crate) fn changed_bytes(&self) -> usize {
+        self.layers.iter().map(|l| l.data.bytes()).sum()
     }
 
     /// Which bytes of the block the held layer knows.

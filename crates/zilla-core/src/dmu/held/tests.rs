@@ -453,6 +453,33 @@ fn objects_whose_dnodes_cannot_be_read_wait_and_others_do_not() {
 }
 
 #[test]
+fn no_more_than_the_bound_waits_with_an_object() {
+    let mut w = World::new(3);
+    let meta = w.h.objset.meta.clone();
+    let blkid = w.id.0 / 32;
+    let at = block_on(resident(|| meta.block_pointer(blkid))).unwrap().unwrap().dva(0).offset;
+    meta.evict(0, blkid);
+    meta.evict(0, blkid);
+    w.h.store.set_unreadable(at, true);
+    w.dn.check_waiting().unwrap();
+    let data = vec![0xaa; 1 << 20];
+    for n in 0..20 {
+        w.write(n << 20, &data);
+        w.sync();
+        assert_eq!(w.dn.check_waiting().is_err(), n >= (MAX_HELD >> 20) as u64, "{n} MiB");
+    }
+    let kept = w.h.objset.kept(|_, _| Some(u64::MAX)).into_iter();
+    let bytes = |k: Kept| if let KeptPart::Data(data) = k.what { data.len() } else { 0 };
+    let kept: usize = kept.map(bytes).sum();
+    assert!(kept > MAX_HELD && kept <= MAX_KEPT, "{kept}");
+    w.h.store.set_unreadable(at, false);
+    w.sync();
+    w.dn.check_waiting().unwrap();
+    w.reopen();
+    assert_eq!(w.read(19 << 20, BLK).unwrap(), data[..BLK]);
+}
+
+#[test]
 fn more_than_the_bound_is_lost_by_name() {
     let mut h = Harness::new(2);
     let size = 1 << 20;

@@ -170,6 +170,10 @@ impl Work {
         }
         let mut copied = BTreeSet::new();
         for (blkid, why) in damaged {
+            // More would be too much for one txg, and what was acknowledged is not lost for it.
+            if !self.dn.may_copy() {
+                return Err(why);
+            }
             match self.dn.copy_clone(blkid, txg, why).await {
                 Ok(()) => drop(copied.insert(blkid)),
                 Err(e) => self.hold(blkid, txg, e).await?,

@@ -54,9 +54,9 @@ fn a_mapping_has_no_more_runs_than_there_is_memory_for() {
     block_on(async {
         let (mut h, tree) = (Harness::new(0), tree());
         let top = tree.top(0).expect("the first");
-        let most: Vec<Run> = (0..MOST_RUNS as u64).map(run).collect();
-        assert_eq!(mapping(&mut h, &most).await.read(top, &tree).await.expect("runs").len(), MOST_RUNS);
-        let more: Vec<Run> = (0..=MOST_RUNS as u64).map(run).collect();
+        let most: Vec<Run> = (0..RUNS as u64).map(run).collect();
+        assert_eq!(mapping(&mut h, &most).await.read(top, &tree).await.expect("runs").len(), RUNS);
+        let more: Vec<Run> = (0..=RUNS as u64).map(run).collect();
         let refused = mapping(&mut h, &more).await.read(top, &tree).await.expect_err("too long");
         assert!(refused.is(Errno::NoMem), "{refused}");
     });
@@ -81,7 +81,7 @@ fn the_txgs_of_a_mapping_are_read_until_they_are_out_of_order() {
             dn.set_bonus(&tx, &IndirectBirthPhys { count: births.len() as u64 }.encode());
             drop(tx);
             h.sync_open().await;
-            let read = read_births(&dn, 3).await;
+            let read = read_births(&dn, 3, RUNS).await;
             assert_eq!(read.as_ref().ok(), good.then_some(&births), "{births:?}");
         }
     });
