@@ -7,18 +7,21 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use zilla_core::dmu::resident;
 use zilla_core::dsl::{DslPool, Setting};
 use zilla_core::error::Result;
 use zilla_core::inject::{Copies, DataPlace, Failure, Fault, Frequency, injections};
 use zilla_core::spa::{CreateOpts, Host, OpenOpts, Spa, discover};
 use zilla_core::txg::Tx;
-use zilla_core::types::Txg;
+use zilla_core::types::{ObjectId, Txg};
 use zilla_core::vdev::{LeafSpec, PoolSpec, TopSpec, VdevKind};
-use zilla_core::zap::Value;
+use zilla_core::zap::{Value, Zap};
 use zilla_core::zio::Leave;
 use zilla_core::zpl::{self, Cloned, Cred, FilePlace, FsProps, NewFile, SetAttr, Space, Time, Zfs, ZplProps};
 use zilla_env::Env;
+use zilla_ondisk::brt::BrtVdevPhys;
 use zilla_ondisk::enums::{ObjsetType, PoolState};
+use zilla_ondisk::{ByteOrder, Phys};
 use zilla_testkit::zdb_clean;
 
 const REC: usize = 16 << 10;
@@ -399,6 +402,68 @@ fn a_log_of_clones_that_goes_unreplayed_gives_its_references_back() {
         drop(za);
         spa.close(Some(PoolState::Exported)).await.unwrap();
         zdb_clean(crashed.path(), "tank");
+    });
+}
+
+/// What was told to be stable is not dropped in silence: whoever imports the pool says that it may
+/// be lost.
+#[test]
+fn a_logged_clone_that_cannot_be_counted_stands_in_the_way_of_an_import() {
+    let env = zilla_env::real_env(2);
+    let dir = tempfile::tempdir().unwrap();
+    let data = noise(7, 4 * REC);
+    env.block_on(async {
+        let spa = create(&env, dir.path()).await;
+        create_fs(&env, &spa, "tank/a").await;
+        let zfs = mount_with_log(&env, &spa, "tank/a").await;
+        let src = file(&zfs, "src").await;
+        zfs.write(src, 0, &Bytes::copy_from_slice(&data), false).await.unwrap();
+        zfs.fsync(src).await.unwrap();
+        spa.sync().await.unwrap();
+        let clone = async |name: &str| {
+            let dst = file(&zfs, name).await;
+            let done = zfs.clone_range(&zfs, at(src, 0), at(dst, 0), u64::MAX, false).await.unwrap();
+            assert_eq!(done, Cloned::Bytes(data.len() as u64));
+            dst
+        };
+        clone("first").await;
+        spa.sync().await.unwrap();
+        // Where the table has its entries.
+        let mos = spa.ctx.mos();
+        let table = Zap::open(mos, 1).await.unwrap().get_u64("com.fudosecurity:brt:vdev:0").await.unwrap();
+        let bonus = mos.hold_wait(ObjectId(table)).await.unwrap().bonus();
+        let entries = BrtVdevPhys::decode(&bonus, ByteOrder::NATIVE).unwrap().mos_entries;
+        let entries = mos.hold_wait(ObjectId(entries)).await.unwrap();
+        let leaf = resident(|| entries.block_pointer(entries.maxblkid())).await.unwrap().unwrap();
+        let second = clone("second").await;
+        zfs.fsync(second).await.unwrap();
+        let crashed = crash(dir.path());
+        drop(zfs);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
+        let disk = std::fs::File::options().write(true).open(crashed.path().join("d0.img")).unwrap();
+        for dva in leaf.dvas() {
+            disk.write_all_at(&[0xee; 512], (4 << 20) + dva.offset).unwrap();
+        }
+        let import = async |missing_log| {
+            let found = discover(&env, &[crashed.path().to_owned()]).await.unwrap();
+            let opts = OpenOpts {
+                force: true,
+                missing_log,
+                dbuf_cache: 32 << 20,
+                arc_max: 64 << 20,
+                ..OpenOpts::default()
+            };
+            Spa::open(&env, &found[0], opts).await
+        };
+        let e = import(false).await.err().expect("what it holds is not to be lost");
+        assert!(e.to_string().contains("import with '-m'"), "{e}");
+        let spa = import(true).await.unwrap();
+        let zfs = mount_with_log(&env, &spa, "tank/a").await;
+        assert!(read(&zfs, src).await == data);
+        spa.sync().await.unwrap();
+        assert!(spa.suspended().is_none());
+        drop(zfs);
+        spa.close(Some(PoolState::Exported)).await.unwrap();
     });
 }
 

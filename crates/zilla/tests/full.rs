@@ -133,22 +133,26 @@ fn pool_on(dir: &Path, size: u64, log: bool) -> PoolSpec {
     PoolSpec { tops, ..PoolSpec::default() }
 }
 
+async fn create(env: &Env, spec: &PoolSpec) -> Arc<Spa> {
+    let opts = CreateOpts {
+        name: "full".into(),
+        host: Host { id: 0x1234, name: "host".into() },
+        comment: None,
+        owner: (0, 0),
+        features: None,
+        dbuf_cache: 64 << 20,
+        arc_max: 128 << 20,
+    };
+    Spa::create(env, spec, opts).await.unwrap()
+}
+
 /// Fills a pool of `size` bytes and works on it for a while: never suspended, nothing refused but
 /// for want of space, everything removable, the space back, zdb content.
 fn stress(size: u64, record: u64, seed: u64, time: Duration) {
     let dir = tempfile::tempdir().unwrap();
     let env = real_env(2);
     env.block_on(Box::pin(async {
-        let opts = CreateOpts {
-            name: "full".into(),
-            host: Host { id: 0x1234, name: "host".into() },
-            comment: None,
-            owner: (0, 0),
-            features: None,
-            dbuf_cache: 64 << 20,
-            arc_max: 128 << 20,
-        };
-        let spa = Spa::create(&env, &pool_on(dir.path(), size, seed.is_multiple_of(2)), opts).await.unwrap();
+        let spa = create(&env, &pool_on(dir.path(), size, seed.is_multiple_of(2))).await;
         task(&spa, move |dsl, tx| {
             Box::pin(async move {
                 let ds = dsl.by_name("full").await?;
@@ -203,18 +207,9 @@ fn empty_a_full_pool(dedup: bool, record: u64, size: u64) {
     let dir = tempfile::tempdir().unwrap();
     let env = real_env(2);
     env.block_on(Box::pin(async {
-        let opts = CreateOpts {
-            name: "full".into(),
-            host: Host { id: 0x1234, name: "host".into() },
-            comment: None,
-            owner: (0, 0),
-            features: None,
-            dbuf_cache: 64 << 20,
-            arc_max: 128 << 20,
-        };
         let mut spec = pool_on(dir.path(), size, false);
         spec.tops[0].ashift = Some(9);
-        let spa = Spa::create(&env, &spec, opts).await.unwrap();
+        let spa = create(&env, &spec).await;
         task(&spa, move |dsl, tx| {
             Box::pin(async move {
                 let ds = dsl.by_name("full").await?;

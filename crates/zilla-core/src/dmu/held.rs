@@ -17,7 +17,7 @@
 //!
 //! A clone that the pool cannot count, as what it knows of its block is damaged, becomes a copy in
 //! the sync that would point to the block. What is copied so of one objset in one sync is at most
-//! [`MAX_COPIED`]; beyond it clones are held.
+//! [`MAX_COPIED`]; beyond it the sync fails, and what was acknowledged stays in the log.
 //!
 //! A cloned block that is held, or is a postponed object's, is read by the sync that cannot point
 //! to it. Later it may be gone: only that sync counts the pointer among those that keep the block,
@@ -324,9 +324,9 @@ impl Dnode {
                 blocks.extend(&p.blocks);
             }
         }
+        // A record that names a byte beyond the largest file there may be could not be replayed.
+        let most = end.max(i64::MAX as u64);
         for (first, last) in frees.iter() {
-            // No record may name what no file can have.
-            let most = end.max(i64::MAX as u64);
             let (from, to) = (first.saturating_mul(blksz), last.saturating_mul(blksz).min(most));
             if from < to.min(end) && fits(0, 1) {
                 out.push(Kept { object, offset: from, what: KeptPart::Free(to.min(end) - from) });

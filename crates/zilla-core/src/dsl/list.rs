@@ -131,7 +131,7 @@ impl DslPool {
         Ok(out)
     }
 
-    /// One of them.
+    /// The dir right below a dir that is object `id`.
     pub(crate) async fn child_dir(&self, dir: &DslDir, id: u64) -> Result<Arc<DslDir>> {
         let child = self.dir(id).await?;
         match child.parent().is_some_and(|p| p.id == dir.id) {

@@ -1,4 +1,4 @@
-//! The intent logs that are in use; and the blocks of a dataset's, when the dataset goes.
+//! The blocks of a dataset's intent log, when the dataset or what it holds goes.
 //!
 //! Log blocks are counted by no dataset, so a destroyed dataset's tree does not lead to them: a log
 //! that was in use knows its own; another is found by following the chain from the objset's header.

@@ -40,6 +40,9 @@ use zilla_ondisk::{BlkPtr, Uberblock};
 const LONGEST_TXG: u64 = 1 << 30;
 /// How long a sync waits before it takes over work of commits that waits for its owners.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// Room of its own that a block of the deduplication tables has to have if the other blocks' room is
+/// not to be held for it: OpenZFS's 32K (`ddt_zap_default_bs`) in three copies.
+const DEDUP_BLOCK_ROOM: u64 = 3 * (32 << 10);
 const PASS_DEFERRED_FREE: u64 = 2;
 const PASS_DONT_COMPRESS: u64 = 6;
 /// Bytes that a table may be believed to save.
@@ -81,13 +84,14 @@ impl Spa {
                 break;
             }
         }
-        // Who waits behind it is to know.
+        // Who waits behind work of a commit that nobody polls gets the error, too.
         drop(self.ctx.log.take_over(&self.ctx.env));
         self.sync_over.store(true, Ordering::Release);
         self.sync_ended.notify(usize::MAX);
     }
 
-    /// What it waits for may be work of a commit that nobody polls.
+    /// Makes `txg` stable, however long that takes. What the sync waits for meanwhile may be work
+    /// of a commit that nobody polls.
     async fn sync_to_the_end(self: &Arc<Self>, txg: Txg) -> Result<()> {
         let mut work = std::pin::pin!(syncing(self.sync_txg(txg)));
         loop {
@@ -279,7 +283,8 @@ impl Spa {
         let tables = [SpaceClass::Dedup, SpaceClass::Special].map(of).into_iter().find(|s| s.space > 0);
         self.ddt.note_room(tables.map_or((0, 0), |s| (s.space, s.alloc)));
         let dedup = self.ddt.blocks();
-        let apart = tables.is_some_and(|s| s.space.saturating_sub(s.alloc) > dedup.saturating_mul(96 << 10));
+        let apart =
+            tables.is_some_and(|s| s.space.saturating_sub(s.alloc) > dedup.saturating_mul(DEDUP_BLOCK_ROOM));
         self.ctx.txgs.set_tables(self.brt.blocks(), if apart { 0 } else { dedup });
         let saved = believed(self.ddt.stats().saved(), self.brt.used_and_saved().1);
         let dspace = normal.dspace.saturating_add(saved);

@@ -257,7 +257,9 @@ impl Claims<'_> {
                 wrong = Some("it clones what is not a file's data");
             } else if bp.dvas().any(|d| !self.metaslabs.holds(&d)) {
                 wrong = Some("it clones a block that is on none of the pool's vdevs");
-            } else if matches!(self.store.check_counts(bp).await, Err(Error::Corrupt(_))) {
+            } else if let Err(e @ Error::Corrupt(_)) = self.store.check_counts(bp).await {
+                // Somebody may have been told that this record, and those behind it, are stable.
+                self.failed = Some(e);
                 wrong = Some("it clones a block that cannot be counted, as the table is damaged");
             } else {
                 match self.take(bp, false).await? {

@@ -112,6 +112,7 @@ pub struct PoolLog {
     /// The first txg of the pool, if not all logs could be looked at then; otherwise 0. Those of
     /// older datasets that come up later were claimed by nobody.
     passed_over: AtomicU64,
+    /// How many syncs wait for what such work holds.
     hurry: Hurry,
 }
 

@@ -148,18 +148,22 @@ fn what_breaks_the_framing_ends_the_connection() {
     assert!(ends(2000, large));
 }
 
-#[test]
-fn large_writes_come_back() {
-    let exports = shared("rw,no_root_squash");
-    let root = root_of(&exports);
+/// Makes a file, and gives its handle.
+fn made(exports: &One) -> Bytes {
     let mut args = Out::default();
-    args.opaque(&root).opaque(b"f").u32(0).u32(1).u32(0o600);
+    args.opaque(&root_of(exports)).opaque(b"f").u32(0).u32(1).u32(0o600);
     (0..5).for_each(|_| {
         args.u32(0);
     });
-    let mut made = done(&exports, NFS, 8, &args);
+    let mut made = done(exports, NFS, 8, &args);
     assert_eq!((made.u32(), made.u32()), (Ok(0), Ok(1)));
-    let file = made.opaque(64).unwrap();
+    made.opaque(64).unwrap()
+}
+
+#[test]
+fn large_writes_come_back() {
+    let exports = shared("rw,no_root_squash");
+    let file = made(&exports);
     let data: Vec<u8> = (0..MAX_IO).map(|i| ((i * 7) >> 3) as u8).collect();
     let mut args = Out::default();
     args.opaque(&file).u64(1).u32(data.len() as u32).u32(2).opaque(&data);

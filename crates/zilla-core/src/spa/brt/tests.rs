@@ -9,6 +9,21 @@ async fn object(h: &Harness) -> Arc<Dnode> {
     resident(|| h.objset.alloc(&tx, spec)).await.expect("an object")
 }
 
+async fn empty(h: &Harness, tx: &Tx) -> Table {
+    let object = object(h).await;
+    let opts = CreateOpts {
+        flags: ZAP_FLAG_HASH64 | ZAP_FLAG_UINT64_KEY,
+        leaf_shift: ENTRIES_SHIFT.into(),
+        indirect_shift: ENTRIES_SHIFT,
+        ..CreateOpts::default()
+    };
+    let entries = Zap::make(&h.objset, tx, DMU_OTN_ZAP_METADATA, &opts).await.expect("a zap");
+    let phys =
+        BrtVdevPhys { byteorder: BRT_NATIVE_BYTEORDER, rangesize: BRT_RANGESIZE, ..BrtVdevPhys::default() };
+    let state = Mutex::new(State { phys, counts: Counts::default() });
+    Table { object, entries, state }
+}
+
 /// A damaged pool's pointers may lead anywhere. The sync that meets one goes on.
 #[test]
 fn a_clone_that_is_nowhere_is_not_counted() {
@@ -76,22 +91,8 @@ fn counts_of_short_blocks_take_no_more_memory_than_they_may() {
 fn a_block_whose_references_cannot_be_read_stays() {
     block_on(async {
         let mut h = Harness::new(0);
-        let object = object(&h).await;
         let tx = h.tx();
-        let opts = CreateOpts {
-            flags: ZAP_FLAG_HASH64 | ZAP_FLAG_UINT64_KEY,
-            leaf_shift: ENTRIES_SHIFT.into(),
-            indirect_shift: ENTRIES_SHIFT,
-            ..CreateOpts::default()
-        };
-        let entries = Zap::make(&h.objset, &tx, DMU_OTN_ZAP_METADATA, &opts).await.expect("a zap");
-        let phys = BrtVdevPhys {
-            byteorder: BRT_NATIVE_BYTEORDER,
-            rangesize: BRT_RANGESIZE,
-            ..BrtVdevPhys::default()
-        };
-        let state = Mutex::new(State { phys, counts: Counts::default() });
-        let table = Table { object, entries, state };
+        let table = empty(&h, &tx).await;
         let bps: Vec<BlkPtr> = (0..500u64)
             .map(|n| {
                 let mut bp = BlkPtr::ZERO;
@@ -139,22 +140,8 @@ fn a_block_whose_references_cannot_be_read_stays() {
 fn a_table_is_made_of_any_vdev_and_takes_what_it_needs() {
     block_on(async {
         let mut h = Harness::new(0);
-        let object = object(&h).await;
         let tx = h.tx();
-        let opts = CreateOpts {
-            flags: ZAP_FLAG_HASH64 | ZAP_FLAG_UINT64_KEY,
-            leaf_shift: ENTRIES_SHIFT.into(),
-            indirect_shift: ENTRIES_SHIFT,
-            ..CreateOpts::default()
-        };
-        let entries = Zap::make(&h.objset, &tx, DMU_OTN_ZAP_METADATA, &opts).await.expect("a zap");
-        let phys = BrtVdevPhys {
-            byteorder: BRT_NATIVE_BYTEORDER,
-            rangesize: BRT_RANGESIZE,
-            ..BrtVdevPhys::default()
-        };
-        let state = Mutex::new(State { phys, counts: Counts::default() });
-        let table = Table { object: object.clone(), entries, state };
+        let table = empty(&h, &tx).await;
         let ranges = (1u64 << 60) / BRT_RANGESIZE;
         table.reach(&tx, ranges);
         let mut bp = BlkPtr::ZERO;
@@ -165,7 +152,7 @@ fn a_table_is_made_of_any_vdev_and_takes_what_it_needs() {
         assert_eq!(table.lookup(&bp).await.expect("a count"), 2);
         drop(tx);
         h.sync_open().await;
-        let counts = read_counts(&object, ranges, "table").await.expect("counts");
+        let counts = read_counts(&table.object, ranges, "table").await.expect("counts");
         assert_eq!((counts.get((5 << 40) / BRT_RANGESIZE), counts.0.len()), (1, 1));
         let tx = h.tx();
         assert!(table.release(&tx, &bp, 4096).await.expect("one"));

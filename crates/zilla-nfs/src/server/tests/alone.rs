@@ -121,15 +121,7 @@ fn one_client_does_not_take_all_connections() {
 #[test]
 fn what_a_suspended_pool_cannot_do_now_is_not_waited_for() {
     let (exports, txgs) = shared_of("rw,no_root_squash");
-    let root = root_of(&exports);
-    let mut args = Out::default();
-    args.opaque(&root).opaque(b"f").u32(0).u32(1).u32(0o600);
-    (0..5).for_each(|_| {
-        args.u32(0);
-    });
-    let mut made = done(&exports, NFS, 8, &args);
-    assert_eq!((made.u32(), made.u32()), (Ok(0), Ok(1)));
-    let file = made.opaque(64).unwrap();
+    let file = made(&exports);
     let [mut write, mut commit, mut look] = [const { Out(Vec::new()) }; 3];
     write.opaque(&file).u64(0).u32(4).u32(0).opaque(b"abcd");
     commit.opaque(&file).u64(0).u32(0);
