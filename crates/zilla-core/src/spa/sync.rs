@@ -40,8 +40,8 @@ use zilla_ondisk::{BlkPtr, Uberblock};
 const LONGEST_TXG: u64 = 1 << 30;
 /// How long a sync waits before it takes over work of commits that waits for its owners.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Room of its own that a block of the deduplication tables has to have if the other blocks' room is
-/// not to be held for it: OpenZFS's 32K (`ddt_zap_default_bs`) in three copies.
+/// Room of its own that a block of the deduplication tables has to have if the other blocks' room
+/// is not to be held for it: OpenZFS's 32K (`ddt_zap_default_bs`) in three copies.
 const DEDUP_BLOCK_ROOM: u64 = 3 * (32 << 10);
 const PASS_DEFERRED_FREE: u64 = 2;
 const PASS_DONT_COMPRESS: u64 = 6;

@@ -382,8 +382,9 @@ impl VdevTree {
         Ok(())
     }
 
-    /// Refuses a device that the pool has twice; `spares`: one that waits as a spare counts. Nothing
-    /// has a device open that is offline, or that is a spare: to open it alone would not fail.
+    /// Refuses a device that the pool has twice; `spares`: one that waits as a spare counts.
+    /// Nothing has a device open that is offline, or that is a spare: to open it alone would not
+    /// fail.
     pub fn check_once(&self, path: &str, spares: bool) -> Result<()> {
         let listed = if spares { &self.spares[..] } else { &[] };
         let all = self.root.walk();
